@@ -1,0 +1,152 @@
+"""The gated delta rule: one step per token, and the chunked form of the same map.
+
+Per value head, with state `S [value, key]`, everything f32:
+
+    S   <- exp(g_t) S
+    e   =  beta_t (v_t - S k_t)
+    S   <- S + e k_t^T
+    o_t =  S q_t
+
+`q` is already scaled by 1/sqrt(key width); `q`, `k` are l2-normalised. A column with g = 0
+and beta = 0 leaves the state unchanged: that is how padding columns are made inert.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+HIGHEST = jax.lax.Precision.HIGHEST
+
+
+def delta_step(
+    state: Float[Array, "B H Dv Dk"],
+    q: Float[Array, "B H Dk"],
+    k: Float[Array, "B H Dk"],
+    v: Float[Array, "B H Dv"],
+    g: Float[Array, "B H"],
+    beta: Float[Array, "B H"],
+) -> tuple[Float[Array, "B H Dv Dk"], Float[Array, "B H Dv"]]:
+    """One token: returns the new state and the output.
+
+    Written as products and sums over the last axis, so that a row's arithmetic does not
+    depend on which other rows are in the batch.
+    """
+    state = jnp.exp(g)[..., None, None] * state
+    error = beta[..., None] * (v - jnp.sum(state * k[..., None, :], axis=-1))
+    state = state + error[..., None] * k[..., None, :]
+    return state, jnp.sum(state * q[..., None, :], axis=-1)
+
+
+def recurrent_delta_rule(
+    q: Float[Array, "B T H Dk"],
+    k: Float[Array, "B T H Dk"],
+    v: Float[Array, "B T H Dv"],
+    g: Float[Array, "B T H"],
+    beta: Float[Array, "B T H"],
+    state: Float[Array, "B H Dv Dk"],
+) -> tuple[Float[Array, "B T H Dv"], Float[Array, "B H Dv Dk"]]:
+    """The recurrence token by token: decode and verify."""
+
+    def body(state, column):
+        return delta_step(state, *column)
+
+    columns = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), (q, k, v, g, beta))
+    state, out = jax.lax.scan(body, state, columns)
+    return jnp.moveaxis(out, 0, 1), state
+
+
+@jax.custom_jvp
+def unit_lower_inverse(strict: Float[Array, "... C C"]) -> Float[Array, "... C C"]:
+    """`(I + A)^-1` for strictly lower triangular A, C a power of two.
+
+    Block by block: if X holds the inverses of the diagonal blocks of size s, then
+    `X - X M X` holds those of size 2 s, M being A restricted to the blocks (odd, even).
+    All intermediate numbers are entries of true inverses, so nothing grows; a product of
+    powers of A, the shorter form, loses every digit when many keys are equal.
+    """
+    size = strict.shape[-1]
+    index = jnp.arange(size)
+    inverse = jnp.broadcast_to(jnp.eye(size, dtype=strict.dtype), strict.shape)
+    block = 1
+    while block < size:
+        row, column = index[:, None] // block, index[None, :] // block
+        pair = (row % 2 == 1) & (column == row - 1)
+        below = jnp.where(pair, strict, 0.0)
+        if block == 1:
+            inverse = inverse - below
+        else:
+            step = jnp.matmul(inverse, below, precision=HIGHEST)
+            inverse = inverse - jnp.matmul(step, inverse, precision=HIGHEST)
+        block *= 2
+    return inverse
+
+
+@unit_lower_inverse.defjvp
+def _unit_lower_inverse_jvp(primals, tangents):
+    """d X = -X dA X: two products instead of a walk back through every level."""
+    inverse = unit_lower_inverse(*primals)
+    step = jnp.matmul(inverse, tangents[0], precision=HIGHEST)
+    return inverse, -jnp.matmul(step, inverse, precision=HIGHEST)
+
+
+def chunked_delta_rule(
+    q: Float[Array, "B T H Dk"],
+    k: Float[Array, "B T H Dk"],
+    v: Float[Array, "B T H Dv"],
+    g: Float[Array, "B T H"],
+    beta: Float[Array, "B T H"],
+    state: Float[Array, "B H Dv Dk"],
+    chunk: int = 64,
+) -> tuple[Float[Array, "B T H Dv"], Float[Array, "B H Dv Dk"]]:
+    """The same map in chunks of `chunk` tokens (a power of two): prefill and training.
+
+    T is padded to whole chunks with inert columns. Every exponent is <= 0 and is masked
+    before `exp`, so neither the value nor its gradient can overflow.
+    """
+    columns = q.shape[1]
+    padding = -columns % chunk
+    if padding:
+        q, k, v, g, beta = (
+            jnp.pad(x, ((0, 0), (0, padding)) + ((0, 0),) * (x.ndim - 2))
+            for x in (q, k, v, g, beta)
+        )
+
+    def by_chunk(x):
+        batch, length, heads = x.shape[:3]
+        split = x.reshape(batch, length // chunk, chunk, heads, *x.shape[3:])
+        return jnp.moveaxis(jnp.moveaxis(split, 3, 2), 1, 0)
+
+    q, k, v, g, beta = map(by_chunk, (q, k, v, g, beta))  # [N, B, H, C, ...]
+    total = jnp.cumsum(g, axis=-1)
+    lower = jnp.tril(jnp.ones((chunk, chunk), bool))
+    difference = total[..., :, None] - total[..., None, :]
+    decay = jnp.exp(jnp.where(lower, difference, -jnp.inf))
+    strict = jnp.tril(jnp.ones((chunk, chunk), bool), -1)
+    keys = jnp.einsum("nbhik,nbhjk->nbhij", k, k, precision=HIGHEST)
+    inverse = unit_lower_inverse(jnp.where(strict, beta[..., None] * keys * decay, 0.0))
+    value = jnp.matmul(inverse, beta[..., None] * v, precision=HIGHEST)
+    weight = jnp.matmul(
+        inverse, (beta * jnp.exp(total))[..., None] * k, precision=HIGHEST
+    )
+    inside = jnp.einsum("nbhik,nbhjk->nbhij", q, k, precision=HIGHEST) * decay
+    readout = jnp.exp(total)[..., None] * q
+    last = total[..., -1]
+    absorbed = jnp.exp(last[..., None] - total)[..., None] * k
+
+    def body(state, chunk_terms):
+        value, weight, inside, readout, absorbed, last = chunk_terms
+        new = value - jnp.einsum("bhck,bhvk->bhcv", weight, state, precision=HIGHEST)
+        out = jnp.einsum("bhck,bhvk->bhcv", readout, state, precision=HIGHEST)
+        out = out + jnp.matmul(inside, new, precision=HIGHEST)
+        state = jnp.exp(last)[..., None, None] * state + jnp.einsum(
+            "bhcv,bhck->bhvk", new, absorbed, precision=HIGHEST
+        )
+        return state, out
+
+    state, out = jax.lax.scan(body, state, (value, weight, inside, readout, absorbed, last))
+    # [N, B, H, C, Dv] -> [B, T, H, Dv]
+    out = jnp.moveaxis(jnp.moveaxis(out, 0, 1), 2, 3)
+    out = out.reshape(out.shape[0], -1, *out.shape[3:])
+    return out[:, :columns], state
