@@ -1,0 +1,152 @@
+"""From a configuration and an artifact to a running engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from ninfer_jax.artifact import Artifact, open_artifact
+from ninfer_jax.checkpoint.from_artifact import Placement, load_weights
+from ninfer_jax.config import ServeConfig
+from ninfer_jax.engine.engine import Engine
+from ninfer_jax.engine.pages import PAGE_TOKENS, pages_for
+from ninfer_jax.engine.programs import (
+    DevicePrograms,
+    ProgramShape,
+    lane_buckets,
+    prefill_buckets,
+)
+from ninfer_jax.engine.request import EngineInfo
+from ninfer_jax.engine.rounds import ProgramModel
+from ninfer_jax.errors import ConfigError
+from ninfer_jax.model.config import TextConfig, text_config
+from ninfer_jax.model.decoder import build_decoder
+from ninfer_jax.quantization.kv import CODECS
+from ninfer_jax.text.template import ChatTemplate
+from ninfer_jax.text.tokenizer import Tokenizer
+
+ROUNDS_PER_DISPATCH = 16
+"""Decode rounds of one dispatch when nobody waits for a lane."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BuiltEngine:
+    """A running engine with the front end of its artifact."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    info: EngineInfo
+
+
+def use_compilation_cache() -> None:
+    """Keeps compiled programs between starts, unless the environment already says where."""
+    if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        return
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    jax.config.update("jax_compilation_cache_dir", str(home / "ninfer_jax" / "programs"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def find_device(index: int) -> jax.Device:
+    """The accelerator with this index, or the CPU where there is no accelerator."""
+    devices = jax.local_devices()
+    if index >= len(devices):
+        raise ConfigError(f"--device {index}: this machine has {len(devices)} device(s)")
+    return devices[index]
+
+
+def read_front_end(
+    artifact: Artifact, template_file: str | None
+) -> tuple[Tokenizer, ChatTemplate]:
+    """Tokenizer and chat template of the artifact; a template file replaces the latter."""
+    tokenizer = Tokenizer.from_resources(
+        artifact.resource("text", "tokenizer.json"),
+        artifact.resource("text", "tokenizer_config.json"),
+    )
+    if template_file is None:
+        source = artifact.resource("text", "chat_template.jinja").decode("utf-8")
+    else:
+        try:
+            source = Path(template_file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--chat-template {template_file}: {error}") from error
+    return tokenizer, ChatTemplate(source)
+
+
+def kv_capacity_tokens(config: ServeConfig) -> int:
+    """Tokens of the KV pool: the configured number in whole pages, or the context."""
+    capacity = config.kv_capacity if isinstance(config.kv_capacity, int) else config.max_context
+    return pages_for(capacity) * PAGE_TOKENS
+
+
+def build_programs(
+    config: ServeConfig,
+    artifact: Artifact,
+    text: TextConfig,
+    device: jax.Device,
+    log: Callable[[str], None],
+) -> DevicePrograms:
+    """Loads the weights and compiles every program that serving can need."""
+    dtype = jnp.dtype(jnp.bfloat16)
+    placement: Placement = "dense" if device.platform == "cpu" else "packed"
+    graph, specs = build_decoder(text, dtype)
+    started = time.monotonic()
+    sharding = jax.sharding.SingleDeviceSharding(device)
+    weights = load_weights(artifact, specs, dtype, placement, sharding)
+    loaded = sum(leaf.nbytes for leaf in jax.tree.leaves(weights))
+    log(f"weights | {loaded / 2**20:.1f} MiB {placement} | {time.monotonic() - started:.1f}s")
+    shape = ProgramShape(
+        pages=kv_capacity_tokens(config) // PAGE_TOKENS,
+        slots=config.max_concurrency,
+        max_context=config.max_context,
+        lane_buckets=lane_buckets(config.max_concurrency),
+        prefill_buckets=prefill_buckets(min(config.prefill_chunk, config.max_context)),
+        rounds_per_dispatch=ROUNDS_PER_DISPATCH,
+    )
+    model = ProgramModel(graph, CODECS[config.kv_dtype])
+    programs = DevicePrograms(text, model, weights, shape, dtype, device)
+    programs.compile(log)
+    return programs
+
+
+def build_engine(config: ServeConfig, *, log: Callable[[str], None]) -> BuiltEngine:
+    """Opens the artifact, loads, compiles and starts the engine's thread.
+
+    Raises:
+      ArtifactError: the file is malformed or lacks a part.
+      ConfigError: the settings do not fit the model or the machine.
+    """
+    use_compilation_cache()
+    artifact = open_artifact(config.model)
+    tokenizer, template = read_front_end(artifact, config.chat_template)
+    text = text_config(artifact.components["text"].config, tokenizer.vocabulary_size)
+    if config.max_context > text.max_position_embeddings:
+        raise ConfigError(
+            f"--max-context {config.max_context} is beyond the model's "
+            f"{text.max_position_embeddings} positions"
+        )
+    name = artifact.name or "qwen3_5"
+    log(f"artifact | {name} | container v{artifact.version} | {artifact.size_bytes:,} bytes")
+    device = find_device(config.device)
+    programs = build_programs(config, artifact, text, device, log)
+    capacity = kv_capacity_tokens(config)
+    info = EngineInfo(
+        model_name=name,
+        architecture="qwen3_5",
+        max_context=config.max_context,
+        max_concurrency=config.max_concurrency,
+        kv_dtype=config.kv_dtype,
+        kv_capacity_tokens=capacity,
+        device=f"{device.platform}:{device.id} {device.device_kind}",
+        details={"jax": jax.__version__, "implementation": "reference"},
+    )
+    engine = Engine(info, programs, rounds_per_dispatch=ROUNDS_PER_DISPATCH)
+    return BuiltEngine(engine, tokenizer, template, info)
