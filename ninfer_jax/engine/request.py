@@ -16,6 +16,29 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from ninfer_jax.text.verdict import TokenVerdict
+
+__all__ = [
+    "Delta",
+    "Engine",
+    "EngineCounters",
+    "EngineInfo",
+    "Failed",
+    "FinishReason",
+    "Finished",
+    "OutputEvent",
+    "Progress",
+    "Request",
+    "SamplingParams",
+    "Sink",
+    "Speculation",
+    "Timing",
+    "TokenDecoder",
+    "TokenVerdict",
+    "Usage",
+    "total_tokens",
+]
+
 
 class FinishReason(enum.Enum):
     """Why a sequence ended; the value is the word of the request log."""
@@ -46,13 +69,6 @@ class SamplingParams:
     @property
     def greedy(self) -> bool:
         return self.temperature <= 0.0
-
-
-class TokenVerdict(enum.Enum):
-    """What the output decoder says of one committed token."""
-
-    CONTINUE = 0
-    STOP_STRING = 1
 
 
 class TokenDecoder(Protocol):
