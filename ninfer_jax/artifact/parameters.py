@@ -6,7 +6,7 @@ its `groupwise-int` vocabulary matrices are Q6.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -87,8 +87,8 @@ def parameter_format(parameter: Parameter, profile: str, model_id: str = "qwen3.
 
 
 @cache
-def model_parameters(components: Iterable[str] = COMPONENTS) -> tuple[Parameter, ...]:
-    """Return the parameters of `components` (a tuple), in native order.
+def model_parameters(components: tuple[str, ...] = COMPONENTS) -> tuple[Parameter, ...]:
+    """Return the parameters of `components`, in native order.
 
     The inputs of the output heads depend on which draft components are present.
     """

@@ -43,7 +43,10 @@ class PayloadWriter:
                 path.unlink(missing_ok=True)
 
     def write(self, stored: StoredObject, data) -> None:
-        """Append one object, zeros before it up to its offset; its size must be the declared one."""
+        """Append one object, with zeros up to its offset.
+
+        Raises `ArtifactError` when the data has another size than the object.
+        """
         content = np.frombuffer(data, np.uint8)
         if content.size != stored.bytes:
             raise ArtifactError(

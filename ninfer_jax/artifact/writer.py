@@ -43,7 +43,7 @@ DEFAULT_FILE_LIMIT = 32_000_000_000
 
 @dataclass(frozen=True)
 class TensorToWrite:
-    """A tensor object to write: `data` is its packed payload, or produces it when its turn comes."""
+    """A tensor object to write: `data` is its packed payload, or a function that returns it."""
 
     id: str
     format: str

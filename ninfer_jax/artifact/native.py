@@ -1,0 +1,157 @@
+"""The directory that the version 3 converter writes for the 27B: order, ids, fusion, uses.
+
+Readers never depend on this order; writers follow it, and planners read sizes from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from ninfer_jax.artifact.codecs import encoded_bytes
+from ninfer_jax.artifact.directory import (
+    INPUT_DIVISOR,
+    Binding,
+    Directory,
+    FileEntry,
+    Part,
+    ResourceObject,
+    StoredObject,
+    TensorObject,
+    Use,
+)
+from ninfer_jax.artifact.formats import FORMATS, NVFP4, TENSOR_ALIGNMENT
+from ninfer_jax.artifact.legacy import activation_policy, published_components
+from ninfer_jax.artifact.legacy_names import resource_owner
+from ninfer_jax.artifact.parameters import (
+    COMPONENTS,
+    DFLASH2_LAYERS,
+    TEXT_LAYERS,
+    VISION_LAYERS,
+    Parameter,
+    is_attention_layer,
+    model_parameters,
+    parameter_format,
+)
+
+_ATTENTION = ("query key gate value", "query key", "gate value")
+_GATED_DELTANET = ("query key value z", "query key", "value z", "a_projection b_projection")
+
+
+def candidate_groups(components: tuple[str, ...] = COMPONENTS) -> Iterator[tuple[str, ...]]:
+    """Yield the parameters that may share a parent, in the order in which parents are formed."""
+    blocks = [(f"text/layers/{layer}", is_attention_layer(layer)) for layer in range(TEXT_LAYERS)]
+    if "mtp" in components:
+        blocks.append(("mtp/layers/0", True))
+    for block, is_attention in blocks:
+        mixer, groups = ("attention", _ATTENTION) if is_attention else ("gdn", _GATED_DELTANET)
+        for group in groups:
+            yield _members(f"{block}/{mixer}", group)
+        yield _members(f"{block}/mlp", "gate up")
+    for layer in range(VISION_LAYERS if "vision" in components else 0):
+        yield _members(f"vision/layers/{layer}/attention", "query key value")
+        yield _members(f"vision/layers/{layer}/attention", "query_bias key_bias value_bias")
+    for layer in range(DFLASH2_LAYERS if "dflash2" in components else 0):
+        yield _members(f"dflash2/layers/{layer}/attention", "query key value")
+        yield _members(f"dflash2/layers/{layer}/mlp", "gate up")
+
+
+def native_parents(
+    profile: str, components: tuple[str, ...] = COMPONENTS
+) -> list[tuple[Parameter, ...]]:
+    """Return the parents `weight/000000`, ... in order, each as the parameters whose rows it holds.
+
+    A candidate group becomes a parent when its formats agree and no member is placed yet; the A
+    and B projections stay separate in `groupwise-int`. What is left follows alone. DFlash2
+    context keys and values are shares of `key` and `value` and have no parent.
+    """
+    parameters = {parameter.name: parameter for parameter in model_parameters(components)}
+    placed: set[str] = set()
+    parents: list[tuple[Parameter, ...]] = []
+    for names in candidate_groups(components):
+        if profile == "groupwise-int" and names[0].endswith("/a_projection"):
+            continue
+        members = tuple(parameters[name] for name in names)
+        formats = {parameter_format(member, profile) for member in members}
+        if len(formats) == 1 and placed.isdisjoint(names):
+            parents.append(members)
+            placed.update(names)
+    for name, parameter in parameters.items():
+        if name not in placed and "/attention/context_" not in name:
+            parents.append((parameter,))
+    return parents
+
+
+def native_directory(
+    profile: str, resources: Mapping[str, int], components: tuple[str, ...] = COMPONENTS
+) -> Directory:
+    """Return the directory of a natively written file; `resources` is file name -> bytes."""
+    objects: dict[str, StoredObject] = {}
+    roles: dict[str, dict[str, str]] = {"text": {}, "vision": {}}
+    cursor = 0
+    for file_name, size in resources.items():
+        owner = resource_owner(file_name)
+        id = f"resource/{owner}/{file_name}"
+        objects[id] = ResourceObject(id, cursor, size)
+        roles[owner][file_name] = id
+        cursor += size
+    bindings: dict[str, Binding] = {}
+    for index, members in enumerate(native_parents(profile, components)):
+        format = parameter_format(members[0], profile)
+        shape = members[0].shape
+        if len(members) > 1:
+            shape = (sum(member.shape[0] for member in members), *shape[1:])
+        stored = _tensor(f"weight/{index:06d}", format, shape, cursor)
+        objects[stored.id] = stored
+        cursor = stored.offset + stored.bytes
+        bindings |= _shares(stored, members)
+    uses = []
+    parameters = model_parameters(components)
+    for parameter in parameters:
+        format = parameter_format(parameter, profile)
+        for name in parameter.inputs:
+            auxiliaries = {}
+            if format == NVFP4:
+                divisors = sum(1 for use in uses if use.auxiliaries)
+                stored = _tensor(f"auxiliary/{divisors:06d}", "fp32", (), cursor)
+                objects[stored.id] = stored
+                cursor = stored.offset + stored.bytes
+                auxiliaries[INPUT_DIVISOR] = Binding(object=stored.id)
+            uses.append(Use(parameter.name, name, activation_policy(format), auxiliaries))
+    described = published_components(roles, "dflash2" in components)
+    return Directory(
+        components={name: part for name, part in described.items() if name in components},
+        objects=objects,
+        bindings={parameter.name: bindings[parameter.name] for parameter in parameters},
+        uses=tuple(uses),
+        files=(FileEntry(None, cursor),),
+        metadata={"name": "qwen3.8-27b"},
+        provenance={},
+    )
+
+
+def _members(prefix: str, names: str) -> tuple[str, ...]:
+    return tuple(f"{prefix}/{name}" for name in names.split())
+
+
+def _tensor(id: str, format: str, shape: tuple[int, ...], cursor: int) -> TensorObject:
+    offset = -(-cursor // TENSOR_ALIGNMENT) * TENSOR_ALIGNMENT
+    return TensorObject(
+        id, shape, format, FORMATS[format].layout, offset, encoded_bytes(format, shape)
+    )
+
+
+def _shares(stored: TensorObject, members: tuple[Parameter, ...]) -> dict[str, Binding]:
+    """Bind the members of a parent, and the DFlash2 context rows that lie in it."""
+    if len(members) == 1:
+        return {members[0].name: Binding(object=stored.id)}
+    bindings: dict[str, Binding] = {}
+    begin = 0
+    for member in members:
+        end = begin + math.prod(member.shape)
+        bindings[member.name] = Binding(parts=(Part(stored.id, begin, end),))
+        block, _, leaf = member.name.rpartition("/")
+        if block.startswith("dflash2/") and leaf in ("key", "value"):
+            bindings[f"{block}/context_{leaf}"] = bindings[member.name]
+        begin = end
+    return bindings
