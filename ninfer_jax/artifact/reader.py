@@ -16,7 +16,6 @@ from ninfer_jax.artifact.directory import (
     Binding,
     Component,
     Directory,
-    ResourceObject,
     StoredObject,
     Use,
 )
@@ -198,8 +197,3 @@ class Artifact:
             return resolve_binding(name, binding, self.objects, self._payload, expected)
         except ArtifactError as error:
             raise ArtifactError(f"{self.path.name}: {error.message}") from None
-
-
-def resource_objects(artifact: Artifact) -> list[ResourceObject]:
-    """Return the resource objects in stored order."""
-    return [stored for stored in artifact.objects.values() if isinstance(stored, ResourceObject)]
