@@ -19,10 +19,7 @@ def summary(
         ("generated tokens", f"{usage.completion_tokens} (reasoning {usage.reasoning_tokens})"),
         ("prefill", _rate(usage.prompt_tokens - usage.cached_tokens, timing.prefill)),
         ("decode", _rate(usage.completion_tokens - 1, timing.decode)),
-        (
-            "time to first token",
-            "-" if timing.first_token is None else duration(timing.first_token),
-        ),
+        ("time to first token", first),
         ("total time", duration(timing.total)),
         ("KV pool", f"{counters.pages_total} pages"),
         ("state slots", str(counters.slots_total)),
