@@ -77,8 +77,11 @@ def resolve(config_class: type[C], arguments: Sequence[str], *, program: str) ->
             name: known[name].check(value, source=f"config file {file.name}")
             for name, value in file.values.items()
         }
-        if "max_new" in options and "default_max_tokens" in given:
-            given.setdefault("max_new", given["default_max_tokens"])
+        if "max_new" in options:
+            if "default_max_tokens" in given:
+                given.setdefault("max_new", given["default_max_tokens"])
+            # A file's pool is sized for a server's lanes; one answer needs one sequence.
+            given.pop("kv_capacity", None)
     given.update((name, value) for name, value in line.items() if name in options)
     given = {name: value for name, value in given.items() if name in options}
     config = config_class(**given)

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 from ninfer_jax.artifact import Artifact, open_artifact
 from ninfer_jax.checkpoint.from_artifact import Placement, load_weights
 from ninfer_jax.config import ServeConfig
+from ninfer_jax.config.checks import find_artifact
 from ninfer_jax.engine.engine import Engine
-from ninfer_jax.engine.pages import PAGE_TOKENS, pages_for
+from ninfer_jax.engine.pages import PAGE_TOKENS
 from ninfer_jax.engine.programs import (
     DevicePrograms,
     ProgramShape,
@@ -81,10 +82,15 @@ def read_front_end(
     return tokenizer, ChatTemplate(source)
 
 
-def kv_capacity_tokens(config: ServeConfig) -> int:
-    """Tokens of the KV pool: the configured number in whole pages, or the context."""
-    capacity = config.kv_capacity if isinstance(config.kv_capacity, int) else config.max_context
-    return pages_for(capacity) * PAGE_TOKENS
+def kv_pages(config: ServeConfig) -> int:
+    """Pages of the KV pool.
+
+    Raises:
+      ConfigError: `auto`, which needs the memory plan.
+    """
+    if config.kv_pages is None:
+        raise ConfigError("--kv-capacity auto is not available in this version; give a number")
+    return config.kv_pages
 
 
 def build_programs(
@@ -104,11 +110,11 @@ def build_programs(
     loaded = sum(leaf.nbytes for leaf in jax.tree.leaves(weights))
     log(f"weights | {loaded / 2**20:.1f} MiB {placement} | {time.monotonic() - started:.1f}s")
     shape = ProgramShape(
-        pages=kv_capacity_tokens(config) // PAGE_TOKENS,
+        pages=kv_pages(config),
         slots=config.max_concurrency,
         max_context=config.max_context,
         lane_buckets=lane_buckets(config.max_concurrency),
-        prefill_buckets=prefill_buckets(min(config.prefill_chunk, config.max_context)),
+        prefill_buckets=prefill_buckets(config.prefill_chunk_tokens),
         rounds_per_dispatch=ROUNDS_PER_DISPATCH,
     )
     model = ProgramModel(graph, CODECS[config.kv_dtype])
@@ -125,7 +131,7 @@ def build_engine(config: ServeConfig, *, log: Callable[[str], None]) -> BuiltEng
       ConfigError: the settings do not fit the model or the machine.
     """
     use_compilation_cache()
-    artifact = open_artifact(config.model)
+    artifact = open_artifact(find_artifact(config.model))
     tokenizer, template = read_front_end(artifact, config.chat_template)
     text = text_config(artifact.components["text"].config, tokenizer.vocabulary_size)
     if config.max_context > text.max_position_embeddings:
@@ -137,14 +143,13 @@ def build_engine(config: ServeConfig, *, log: Callable[[str], None]) -> BuiltEng
     log(f"artifact | {name} | container v{artifact.version} | {artifact.size_bytes:,} bytes")
     device = find_device(config.device)
     programs = build_programs(config, artifact, text, device, log)
-    capacity = kv_capacity_tokens(config)
     info = EngineInfo(
         model_name=name,
         architecture="qwen3_5",
         max_context=config.max_context,
         max_concurrency=config.max_concurrency,
         kv_dtype=config.kv_dtype,
-        kv_capacity_tokens=capacity,
+        kv_capacity_tokens=kv_pages(config) * PAGE_TOKENS,
         device=f"{device.platform}:{device.id} {device.device_kind}",
         details={"jax": jax.__version__, "implementation": "reference"},
     )

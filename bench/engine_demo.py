@@ -1,0 +1,162 @@
+"""Speed of the demo model in this engine, one request at a time.
+
+    python -m bench.engine_demo --out measured.json
+
+Measured by the engine's own windows (`docs/serving.md`): decode tok/s is
+(completion - 1) / sum of round times. The share of a round outside the device program is
+1 - (time of a round inside the loop x rounds) / (last token - first token); the time of a
+round inside the loop is the slope between a long and a short dispatch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from ninfer_jax.config import ServeConfig
+from ninfer_jax.engine.build import BuiltEngine, build_engine, build_programs, find_device
+from ninfer_jax.engine.request import Failed, Finished, Request, SamplingParams
+from ninfer_jax.engine.units import DecodeRow
+from ninfer_jax.text.output import OutputDecoder
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+def configuration() -> ServeConfig:
+    """The demo with one lane."""
+    return ServeConfig(model="demo", max_context=8192)
+
+
+def run(built: BuiltEngine, prompt: tuple[int, ...], new_tokens: int) -> Finished:
+    """One request without a stop token, to its output limit."""
+    ended = threading.Event()
+    outcome = []
+
+    def sink(event) -> None:
+        if isinstance(event, (Finished, Failed)):
+            outcome.append(event)
+            ended.set()
+
+    decoder = OutputDecoder(built.tokenizer, thinking_open=False)
+    built.engine.submit(Request(1, prompt, GREEDY, new_tokens, frozenset(), decoder), sink)
+    ended.wait()
+    if isinstance(outcome[0], Failed):
+        raise outcome[0].error
+    return outcome[0]
+
+
+def prompt_of(built: BuiltEngine, length: int) -> tuple[int, ...]:
+    """Random ordinary ids."""
+    rng = random.Random(length)
+    return tuple(rng.randrange(256, 900) for _ in range(length))
+
+
+def decode_speed(built: BuiltEngine, repeats: int) -> dict[str, float]:
+    """Decode tok/s, and time per token of the wall clock, over 256 tokens behind 64."""
+    speeds, walls = [], []
+    for _ in range(repeats):
+        done = run(built, prompt_of(built, 64), 257)
+        tokens = done.usage.completion_tokens - 1
+        speeds.append(tokens / done.timing.decode)
+        walls.append(done.timing.wall_predicted / tokens)
+    return {
+        "decode_tok_s": statistics.median(speeds),
+        "wall_seconds_per_token": statistics.median(walls),
+    }
+
+
+def loop_round_seconds(repeats: int) -> float:
+    """Seconds of one round inside the device loop: slope between 16 rounds and 4."""
+    from ninfer_jax.artifact import open_artifact
+    from ninfer_jax.config.checks import find_artifact
+    from ninfer_jax.engine.build import read_front_end
+    from ninfer_jax.model.config import text_config
+
+    config = configuration()
+    artifact = open_artifact(find_artifact(config.model))
+    tokenizer, _ = read_front_end(artifact, None)
+    text = text_config(artifact.components["text"].config, tokenizer.vocabulary_size)
+    programs = build_programs(config, artifact, text, find_device(0), lambda line: None)
+    row = DecodeRow(
+        slot=0,
+        pages=list(range(8)),
+        token=300,
+        position=200,
+        limit=1000,
+        stop_token_ids=frozenset(),
+        sampling=GREEDY,
+    )
+    slopes = []
+    for _ in range(repeats):
+        taken = {}
+        for rounds in (4, 16):
+            started = time.perf_counter()
+            programs.decode([row], rounds).result()
+            taken[rounds] = time.perf_counter() - started
+        slopes.append((taken[16] - taken[4]) / 12)
+    return statistics.median(slopes)
+
+
+def prefill_speed(built: BuiltEngine, length: int, repeats: int) -> dict[str, float]:
+    """Prefill tok/s and time to the first token for a prompt length."""
+    speeds, first = [], []
+    for _ in range(repeats):
+        done = run(built, prompt_of(built, length), 1)
+        speeds.append(length / done.timing.prefill)
+        first.append(done.timing.first_token)
+    return {"prefill_tok_s": statistics.median(speeds), "ttft_s": statistics.median(first)}
+
+
+def start_seconds(cache: str) -> float:
+    """Seconds from the start of a server process to its "listening" line."""
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ninfer_jax.serve", "--config", "demo.py", "--port", "18973"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**__import__("os").environ, "JAX_COMPILATION_CACHE_DIR": cache,
+             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"},
+    )  # fmt: skip
+    try:
+        for line in process.stderr:
+            if "listening" in line:
+                return time.perf_counter() - started
+        raise RuntimeError(f"the server ended with status {process.wait()}")
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def main() -> None:
+    """Measures and writes JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--repeats", type=int, default=7)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as cache:
+        cold, warm = start_seconds(cache), start_seconds(cache)
+    built = build_engine(configuration(), log=lambda line: print(line, file=sys.stderr))
+    run(built, prompt_of(built, 64), 32)
+    values = {"start_cold_s": cold, "start_warm_s": warm}
+    values |= decode_speed(built, arguments.repeats)
+    for length in (128, 512, 2048):
+        measured = prefill_speed(built, length, arguments.repeats)
+        values |= {f"{name}_{length}": value for name, value in measured.items()}
+    values["recompilations"] = built.engine.counters().recompilations
+    built.engine.close()
+    values["loop_round_s"] = loop_round_seconds(arguments.repeats)
+    values["outside_share"] = 1 - values["loop_round_s"] / values["wall_seconds_per_token"]
+    arguments.out.write_text(json.dumps(values, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
