@@ -9,10 +9,14 @@ from ninfer_jax.engine.request import Usage as EngineUsage
 
 
 class PromptDetails(msgspec.Struct):
+    """How many prompt tokens were reused."""
+
     cached_tokens: int
 
 
 class CompletionDetails(msgspec.Struct):
+    """How many output tokens were committed inside reasoning."""
+
     reasoning_tokens: int
 
 
@@ -43,6 +47,8 @@ class Timings(msgspec.Struct):
 
 
 class PromptProgress(msgspec.Struct):
+    """Prompt tokens done; `time_ms` counts from admission."""
+
     total: int
     cache: int
     processed: int
@@ -66,6 +72,8 @@ class ToolCall(msgspec.Struct, kw_only=True):
 
 
 class Message(msgspec.Struct, kw_only=True):
+    """The answer; `content` is null where there are calls and no text."""
+
     role: str = "assistant"
     content: str | None
     refusal: None = None
@@ -74,6 +82,8 @@ class Message(msgspec.Struct, kw_only=True):
 
 
 class Choice(msgspec.Struct, kw_only=True):
+    """The one answer of a reply."""
+
     index: int = 0
     message: Message
     logprobs: None = None
@@ -93,6 +103,8 @@ class Completion(msgspec.Struct, kw_only=True):
 
 
 class Delta(msgspec.Struct):
+    """What a chunk adds."""
+
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
@@ -100,6 +112,8 @@ class Delta(msgspec.Struct):
 
 
 class ChunkChoice(msgspec.Struct, kw_only=True):
+    """The one choice of a chunk."""
+
     index: int = 0
     delta: Delta
     logprobs: None = None
@@ -120,6 +134,8 @@ class Chunk(msgspec.Struct, kw_only=True):
 
 
 class Model(msgspec.Struct, kw_only=True):
+    """One entry of the model list."""
+
     id: str
     object: str = "model"
     created: int
@@ -128,6 +144,8 @@ class Model(msgspec.Struct, kw_only=True):
 
 
 class ModelList(msgspec.Struct, kw_only=True):
+    """The model list."""
+
     object: str = "list"
     data: list[Model]
 
