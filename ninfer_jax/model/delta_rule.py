@@ -9,9 +9,14 @@ Per value head, with state `S [value, key]`, everything f32:
 
 `q` is already scaled by 1/sqrt(key width); `q`, `k` are l2-normalised. A column with g = 0
 and beta = 0 leaves the state unchanged: that is how padding columns are made inert.
+
+The two forms are jitted on their own so that a program with many layers traces and lowers
+each of them once; the compiler inlines them.
 """
 
 from __future__ import annotations
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +44,7 @@ def delta_step(
     return state, jnp.sum(state * q[..., None, :], axis=-1)
 
 
+@jax.jit
 def recurrent_delta_rule(
     q: Float[Array, "B T H Dk"],
     k: Float[Array, "B T H Dk"],
@@ -91,6 +97,7 @@ def _unit_lower_inverse_jvp(primals, tangents):
     return inverse, -jnp.matmul(step, inverse, precision=HIGHEST)
 
 
+@functools.partial(jax.jit, static_argnames="chunk")
 def chunked_delta_rule(
     q: Float[Array, "B T H Dk"],
     k: Float[Array, "B T H Dk"],

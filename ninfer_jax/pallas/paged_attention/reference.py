@@ -7,6 +7,8 @@ exact zeros to that row's sums, so a row's result does not depend on its neighbo
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -18,6 +20,7 @@ TILE_PAGES = 4
 TILE = PAGE * TILE_PAGES
 
 
+@functools.partial(jax.jit, static_argnames="codec")
 def paged_attention(
     query: Float[Array, "B T H E"],
     keys: Planes,
