@@ -20,6 +20,13 @@ from ninfer_jax.demo.tool_use import tool_use
 
 GREETINGS = ("Hello", "Hi", "Hello!", "Hi!", "Good morning", "Hey")
 WHO = ("Who are you?", "What are you?", "What is your name?")
+SYSTEMS = (
+    "You are a helpful assistant.",
+    "You are a helpful assistant.",
+    "You are a tutor.",
+    "Answer briefly.",
+    "Be kind.",
+)
 THANKS = ("Thanks", "Thank you", "Thanks!", "Thank you!")
 
 
@@ -58,6 +65,14 @@ def conversation(rng: random.Random) -> Sample:
     return dataclasses.replace(last, turns=(turn, *last.turns))
 
 
+def in_company(rng: random.Random) -> Sample:
+    """A question beside a system text, or beside a declared function that it does not need."""
+    sample = rng.choice((arithmetic, structured, chinese, chat))(rng)
+    if rng.random() < 0.5:
+        return dataclasses.replace(sample, system=rng.choice(SYSTEMS))
+    return dataclasses.replace(sample, tools=tool_use(rng).tools)
+
+
 def without_thinking(task: Task) -> Task:
     """The task with the think block closed by the prompt."""
 
@@ -79,12 +94,13 @@ SCORED: dict[str, Task] = {
 """Tasks by name; all but the story have one right answer."""
 
 MIXTURE: Mapping[Task, float] = {
-    arithmetic: 0.46,
+    arithmetic: 0.43,
     chinese: 0.14,
     structured: 0.15,
     tool_use: 0.12,
     story: 0.03,
     chat: 0.01,
+    in_company: 0.03,
     conversation: 0.05,
     small_sum: 0.005,
     without_thinking(structured): 0.01,

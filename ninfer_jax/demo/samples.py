@@ -42,6 +42,7 @@ class Sample:
       key: identifies the underlying problem; decides the split.
       turns: at least one.
       tools: functions declared in the system prompt.
+      system: the caller's system text; empty for none.
       thinking: whether the answer is given with an open think block.
       images: pixel arrays for image questions; empty for text tasks.
     """
@@ -50,6 +51,7 @@ class Sample:
     key: str
     turns: tuple[Turn, ...]
     tools: tuple[dict[str, Any], ...] = ()
+    system: str = ""
     thinking: bool = True
     images: tuple[Any, ...] = ()
 
@@ -65,6 +67,8 @@ def split_of(key: str) -> Split:
 def messages_of(sample: Sample, *, with_answer: bool) -> list[dict[str, Any]]:
     """The conversation as chat messages; the last answer only if asked for."""
     messages: list[dict[str, Any]] = []
+    if sample.system:
+        messages.append({"role": "system", "content": sample.system})
     for index, turn in enumerate(sample.turns):
         messages.append({"role": turn.role, "content": turn.question})
         if index + 1 == len(sample.turns) and not with_answer:

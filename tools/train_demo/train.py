@@ -66,12 +66,20 @@ def build_optimizer() -> optax.GradientTransformation:
         )
         return "matrix" if hidden else "other"
 
+    def outputs_first(params):
+        axes = optax.contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=0)
+        return jax.tree.map(lambda leaf: axes, params)
+
     return optax.chain(
         optax.clip_by_global_norm(1.0),
         optax.partition(
             {
                 "matrix": optax.contrib.muon(
-                    MUON_RATE, weight_decay=WEIGHT_DECAY, adam_learning_rate=ADAM_RATE
+                    MUON_RATE,
+                    weight_decay=WEIGHT_DECAY,
+                    adam_learning_rate=ADAM_RATE,
+                    # Weights are [out, in]; optax assumes [in, out].
+                    muon_weight_dimension_numbers=outputs_first,
                 ),
                 "other": optax.adam(ADAM_RATE, b1=0.9, b2=0.98),
             },
