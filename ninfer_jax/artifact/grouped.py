@@ -48,7 +48,8 @@ def decode_grouped(format: str, fields: dict[str, np.ndarray]) -> np.ndarray:
     for block in row_blocks(rows, columns):
         multiplier = scales[block].view(np.float16).astype(np.float32)
         spread = np.repeat(multiplier, group, axis=1)[:, :columns]
-        np.multiply(codes[block], spread, out=values[block])
+        with np.errstate(all="ignore"):
+            np.multiply(codes[block], spread, out=values[block])
     return values
 
 

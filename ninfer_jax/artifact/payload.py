@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,6 +88,7 @@ class Payload:
         self._segments = segments
         self._files: list[MappedFile | None] = [entry] + [None] * (len(segments) - 1)
         self._artifact_id = artifact_id
+        self._begins = [segment.begin for segment in segments]
         self.size = segments[-1].end
 
     def read(self, offset: int, count: int) -> np.ndarray:
@@ -100,11 +102,12 @@ class Payload:
                 f"range [{offset}, {offset + count}) is beyond the payload of {self.size} bytes"
             )
         pieces = []
-        for index, segment in enumerate(self._segments):
-            begin, end = max(offset, segment.begin), min(offset + count, segment.end)
-            if begin < end:
-                file = self._open(index)
-                pieces.append(file.read(segment.start + begin - segment.begin, end - begin))
+        index = max(0, bisect_right(self._begins, offset) - 1)
+        while count:
+            segment = self._segments[index]
+            taken = min(count, segment.end - offset)
+            pieces.append(self._open(index).read(segment.start + offset - segment.begin, taken))
+            offset, count, index = offset + taken, count - taken, index + 1
         if len(pieces) == 1:
             return pieces[0]
         return np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
