@@ -52,7 +52,7 @@ test-oracle: .venv-oracle/.ready
 	.venv-oracle/bin/python -m pytest -m oracle tests/oracle
 
 bench: .venv/.test .venv-oracle/.ready
-	.venv/bin/python -m bench.decode
+	.venv/bin/python -m bench
 
 lint: .venv/.test
 	.venv/bin/ruff check .

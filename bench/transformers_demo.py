@@ -49,9 +49,7 @@ def main() -> None:
     values = {"torch": torch.__version__, "transformers": transformers.__version__}
     with torch.inference_mode():
         seconds(64, 8)
-        steps = [
-            (seconds(64, 65) - seconds(64, 1)) / 64 for _ in range(arguments.repeats)
-        ]
+        steps = [(seconds(64, 65) - seconds(64, 1)) / 64 for _ in range(arguments.repeats)]
         values["decode_tok_s"] = 1 / statistics.median(steps)
         for length in (128, 512, 2048):
             first = statistics.median(seconds(length, 1) for _ in range(arguments.repeats))

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from ninfer_jax.artifact.reader import Artifact
 from ninfer_jax.artifact.bindings import StoredTensor
+from ninfer_jax.artifact.reader import Artifact
 from ninfer_jax.errors import ArtifactError
 from ninfer_jax.model.weights import MatrixSpec, Spec, VectorSpec, is_spec
 from ninfer_jax.quantization.weights import DenseWeight, Fp8RowWeight, Nvfp4Weight, Weight
@@ -27,7 +27,9 @@ Placement = Literal["dense", "packed"]
 """How matrices are held: dequantised for CPU, or in their stored words."""
 
 E4M3_VALUES = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
-E2M1_VALUES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+E2M1_VALUES = np.array(
+    [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32
+)
 
 
 def _bf16_values(words: np.ndarray) -> np.ndarray:

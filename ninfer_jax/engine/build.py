@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from ninfer_jax.artifact import Artifact, open_artifact
+from ninfer_jax.artifact.requirements import check_artifact
 from ninfer_jax.checkpoint.from_artifact import Placement, load_weights
 from ninfer_jax.config import ServeConfig
 from ninfer_jax.config.checks import find_artifact
@@ -64,9 +65,7 @@ def find_device(index: int) -> jax.Device:
     return devices[index]
 
 
-def read_front_end(
-    artifact: Artifact, template_file: str | None
-) -> tuple[Tokenizer, ChatTemplate]:
+def read_front_end(artifact: Artifact, template_file: str | None) -> tuple[Tokenizer, ChatTemplate]:
     """Tokenizer and chat template of the artifact; a template file replaces the latter."""
     tokenizer = Tokenizer.from_resources(
         artifact.resource("text", "tokenizer.json"),
@@ -132,8 +131,9 @@ def build_engine(config: ServeConfig, *, log: Callable[[str], None]) -> BuiltEng
     """
     use_compilation_cache()
     artifact = open_artifact(find_artifact(config.model))
+    addressable = check_artifact(artifact)
     tokenizer, template = read_front_end(artifact, config.chat_template)
-    text = text_config(artifact.components["text"].config, tokenizer.vocabulary_size)
+    text = text_config(artifact.components["text"].config, addressable)
     if config.max_context > text.max_position_embeddings:
         raise ConfigError(
             f"--max-context {config.max_context} is beyond the model's "

@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ninfer_jax.engine.request import SamplingParams
 from ninfer_jax.engine.rounds import (
     FLOATS,
     HEADER,
@@ -125,9 +124,7 @@ class PendingRounds:
         """See `PendingDecode.result`."""
         table = np.asarray(self.array)
         produced = table[: self.rows, 1 : 1 + int(table[0, 0])].tolist()
-        return [
-            row[: row.index(NON_FINITE) + 1] if NON_FINITE in row else row for row in produced
-        ]
+        return [row[: row.index(NON_FINITE) + 1] if NON_FINITE in row else row for row in produced]
 
 
 def _signed(half: int) -> int:
@@ -162,9 +159,7 @@ class DevicePrograms:
             decoder=state_spec(config, StateShape(shape.pages, shape.slots, model.codec, dtype)),
             counts=jax.ShapeDtypeStruct((shape.slots, config.addressable_ids), jnp.int32),
         )
-        self._hidden = jax.ShapeDtypeStruct(
-            (1, config.hidden_size), dtype, sharding=self._sharding
-        )
+        self._hidden = jax.ShapeDtypeStruct((1, config.hidden_size), dtype, sharding=self._sharding)
         self._spec = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self._sharding), spec
         )

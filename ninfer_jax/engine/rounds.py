@@ -35,7 +35,17 @@ from ninfer_jax.quantization.kv import KvCodec
 STOP_TOKENS = 4
 """Stop ids a row may name."""
 
-INTEGERS = ("slot", "token", "position", "length", "limit", "fresh", "top_k", "seed_high", "seed_low")
+INTEGERS = (
+    "slot",
+    "token",
+    "position",
+    "length",
+    "limit",
+    "fresh",
+    "top_k",
+    "seed_high",
+    "seed_low",
+)
 FLOATS = ("temperature", "top_p", "min_p", "presence", "frequency")
 HEADER = len(INTEGERS) + STOP_TOKENS
 """Columns of the integer input before the block table: fields, then stop ids."""
@@ -159,9 +169,7 @@ def first_token(
     logits = model.merge(weights).logits(hidden)
     nothing = jnp.zeros((1, state.counts.shape[1]), jnp.int32)
     position = inputs.fields["position"] + inputs.fields["length"]
-    token = choose_token(
-        logits, nothing, inputs.sampling, position, Purpose.FIRST_TOKEN, greedy
-    )
+    token = choose_token(logits, nothing, inputs.sampling, position, Purpose.FIRST_TOKEN, greedy)
     counts = state.counts.at[slot].set(nothing, mode="drop")
     return token, state.replace(counts=count_token(counts, slot, token))
 

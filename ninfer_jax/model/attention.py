@@ -47,9 +47,7 @@ class NoMemory:
         ) / jnp.sqrt(jnp.float32(width))
         causal = jnp.tril(jnp.ones((columns, columns), bool))
         weights = jax.nn.softmax(jnp.where(causal, scores, -jnp.inf), axis=-1)
-        out = jnp.einsum(
-            "bgrts,bsge->btgre", weights, value, preferred_element_type=jnp.float32
-        )
+        out = jnp.einsum("bgrts,bsge->btgre", weights, value, preferred_element_type=jnp.float32)
         return out.reshape(batch, columns, heads, width), self
 
 

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from ninfer_jax.artifact.config_rules import check_text_config
 from ninfer_jax.errors import ArtifactError
 
 LayerKind = Literal["linear_attention", "full_attention"]
@@ -43,7 +44,7 @@ class TextConfig:
     linear_value_head_dim: int
     linear_conv_kernel_dim: int
     max_position_embeddings: int
-    rms_norm_eps: float = 1e-6
+    rms_norm_eps: float
 
     @property
     def num_layers(self) -> int:
@@ -86,13 +87,6 @@ class TextConfig:
         return tuple(i for i, kind in enumerate(self.layer_types) if kind == "linear_attention")
 
 
-def _integer(config: Mapping[str, Any], name: str) -> int:
-    value = config.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise ArtifactError(f"text config: {name} is {value!r}, expected a positive integer")
-    return value
-
-
 def rotary_axis(pair: int, section: tuple[int, int, int]) -> int:
     """Position axis (0 time, 1 height, 2 width) of a rotary pair.
 
@@ -107,7 +101,7 @@ def rotary_axis(pair: int, section: tuple[int, int, int]) -> int:
 
 
 def text_config(component: Mapping[str, Any], addressable_ids: int) -> TextConfig:
-    """Reads `components.text.config`.
+    """Reads `components.text.config`, after checking every rule on it.
 
     Args:
       component: the JSON object.
@@ -116,75 +110,24 @@ def text_config(component: Mapping[str, Any], addressable_ids: int) -> TextConfi
     Raises:
       ArtifactError: naming the member, what was found and what was expected.
     """
-    architectures = component.get("architectures")
-    if architectures != ["Qwen3_5ForCausalLM"]:
-        raise ArtifactError(
-            f"text config: architectures is {architectures!r}, expected ['Qwen3_5ForCausalLM']"
-        )
+    check_text_config(component)
     if component.get("tie_word_embeddings"):
         raise ArtifactError("text config: tie_word_embeddings is true, expected false")
-    kinds = component.get("layer_types")
-    layers = _integer(component, "num_hidden_layers")
-    if not isinstance(kinds, list) or len(kinds) != layers:
-        raise ArtifactError(f"text config: layer_types must list {layers} entries")
-    for index, kind in enumerate(kinds):
-        if kind not in ("linear_attention", "full_attention"):
-            raise ArtifactError(f"text config: layer_types[{index}] is {kind!r}, which is unknown")
-    head_dim = _integer(component, "head_dim")
-    rope = component.get("rope_parameters")
-    if not isinstance(rope, Mapping):
-        raise ArtifactError("text config: rope_parameters is missing")
-    factor = rope.get("partial_rotary_factor")
-    theta = rope.get("rope_theta")
-    section = rope.get("mrope_section")
-    if not isinstance(factor, (int, float)) or not 0 < factor <= 1:
-        raise ArtifactError(f"text config: partial_rotary_factor is {factor!r}, expected (0, 1]")
-    if not isinstance(theta, (int, float)) or not theta > 0:
-        raise ArtifactError(f"text config: rope_theta is {theta!r}, expected a positive number")
-    width = int(head_dim * factor)
-    if width <= 0 or width % 2:
-        raise ArtifactError(f"text config: rotary width {width} must be even and positive")
-    if (
-        not isinstance(section, list)
-        or len(section) != 3
-        or not all(isinstance(part, int) and part >= 0 for part in section)
-        or sum(section) != width // 2
-    ):
+    if addressable_ids > component["vocab_size"]:
         raise ArtifactError(
-            f"text config: mrope_section is {section!r}, expected 3 integers summing to {width // 2}"
+            f"the tokenizer defines {addressable_ids} ids, vocab_size is {component['vocab_size']}"
         )
-    axes = [rotary_axis(pair, tuple(section)) for pair in range(width // 2)]
-    if [axes.count(axis) for axis in range(3)] != section:
-        raise ArtifactError(f"text config: mrope_section {section!r} cannot be interleaved")
-    eps = component.get("rms_norm_eps", 1e-6)
-    if not isinstance(eps, float) or not 0 < eps < 1:
-        raise ArtifactError(f"text config: rms_norm_eps is {eps!r}, expected a small positive float")
-    config = TextConfig(
-        hidden_size=_integer(component, "hidden_size"),
-        vocab_size=_integer(component, "vocab_size"),
+    rope = component["rope_parameters"]
+    named = {
+        field.name: component[field.name]
+        for field in dataclasses.fields(TextConfig)
+        if field.name in component and field.name != "layer_types"
+    }
+    return TextConfig(
+        **named,
         addressable_ids=addressable_ids,
-        layer_types=tuple(kinds),
-        intermediate_size=_integer(component, "intermediate_size"),
-        num_attention_heads=_integer(component, "num_attention_heads"),
-        num_key_value_heads=_integer(component, "num_key_value_heads"),
-        head_dim=head_dim,
-        rotary_width=width,
-        rope_theta=float(theta),
-        mrope_section=tuple(section),
-        linear_num_key_heads=_integer(component, "linear_num_key_heads"),
-        linear_key_head_dim=_integer(component, "linear_key_head_dim"),
-        linear_num_value_heads=_integer(component, "linear_num_value_heads"),
-        linear_value_head_dim=_integer(component, "linear_value_head_dim"),
-        linear_conv_kernel_dim=_integer(component, "linear_conv_kernel_dim"),
-        max_position_embeddings=_integer(component, "max_position_embeddings"),
-        rms_norm_eps=eps,
+        layer_types=tuple(component["layer_types"]),
+        rotary_width=int(component["head_dim"] * rope["partial_rotary_factor"]),
+        rope_theta=float(rope["rope_theta"]),
+        mrope_section=tuple(rope["mrope_section"]),
     )
-    if config.num_attention_heads % config.num_key_value_heads:
-        raise ArtifactError("text config: num_key_value_heads must divide num_attention_heads")
-    if config.linear_num_value_heads % config.linear_num_key_heads:
-        raise ArtifactError("text config: linear_num_key_heads must divide linear_num_value_heads")
-    if addressable_ids > config.vocab_size:
-        raise ArtifactError(
-            f"the tokenizer defines {addressable_ids} ids, vocab_size is {config.vocab_size}"
-        )
-    return config

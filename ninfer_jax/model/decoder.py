@@ -71,9 +71,7 @@ class Decoder(nnx.Module):
         self.layers = nnx.List([DecoderLayer(i, config) for i in range(config.num_layers)])
         self.norm = OffsetNorm("text/final_norm", config.hidden_size, config.rms_norm_eps)
         self.head = Linear(
-            MatrixSpec(
-                ("text/output_head",), (config.vocab_size,), config.hidden_size, vocabulary
-            )
+            MatrixSpec(("text/output_head",), (config.vocab_size,), config.hidden_size, vocabulary)
         )
         self.config = config
 

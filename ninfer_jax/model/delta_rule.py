@@ -134,9 +134,7 @@ def chunked_delta_rule(
     keys = jnp.einsum("nbhik,nbhjk->nbhij", k, k, precision=HIGHEST)
     inverse = unit_lower_inverse(jnp.where(strict, beta[..., None] * keys * decay, 0.0))
     value = jnp.matmul(inverse, beta[..., None] * v, precision=HIGHEST)
-    weight = jnp.matmul(
-        inverse, (beta * jnp.exp(total))[..., None] * k, precision=HIGHEST
-    )
+    weight = jnp.matmul(inverse, (beta * jnp.exp(total))[..., None] * k, precision=HIGHEST)
     inside = jnp.einsum("nbhik,nbhjk->nbhij", q, k, precision=HIGHEST) * decay
     readout = jnp.exp(total)[..., None] * q
     last = total[..., -1]

@@ -90,9 +90,7 @@ class SwiGLU(nnx.Module):
                 (f"{prefix}/gate", f"{prefix}/up"), (inner, inner), width, ("mlp", "model_width")
             )
         )
-        self.down = Linear(
-            MatrixSpec((f"{prefix}/down",), (width,), inner, ("model_width", "mlp"))
-        )
+        self.down = Linear(MatrixSpec((f"{prefix}/down",), (width,), inner, ("model_width", "mlp")))
 
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
         gate, up = self.gate_up.parts(x)

@@ -49,6 +49,4 @@ def rotate(x: Float[Array, "B T H E"], rotary: Rotary) -> Float[Array, "B T H E"
     pairs = rotary.cos.shape[-1]
     cos, sin = rotary.cos[:, :, None, :], rotary.sin[:, :, None, :]
     first, second, rest = wide[..., :pairs], wide[..., pairs : 2 * pairs], wide[..., 2 * pairs :]
-    return jnp.concatenate(
-        [first * cos - second * sin, second * cos + first * sin, rest], axis=-1
-    )
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)

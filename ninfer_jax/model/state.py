@@ -199,7 +199,6 @@ def advanced_state(advanced: Sequence[PagedMemory | SlotMemory]) -> DecoderState
     """The state that a forward call left behind."""
     return DecoderState(
         tuple(
-            memory.pool if isinstance(memory, PagedMemory) else memory.state
-            for memory in advanced
+            memory.pool if isinstance(memory, PagedMemory) else memory.state for memory in advanced
         )
     )

@@ -95,9 +95,7 @@ def test_the_same_seed_gives_the_same_story(server):
 def test_log_lines_tell_what_happened_and_no_text(server):
     ask(server, SUM, temperature=0)
     done = [line for line in server.lines if " done | openai-chat" in line][-1]
-    assert re.search(
-        r"req#\d+ done \| openai-chat \| stop token \| prompt \d+ \| output \d+", done
-    )
+    assert re.search(r"req#\d+ done \| openai-chat \| stop token \| prompt \d+ \| output \d+", done)
     assert re.search(r"decode \d+\.\d tok/s", done)
     assert any(re.search(r"req#\d+ started \| openai-chat", line) for line in server.lines)
     assert not any("437" in line for line in server.lines)

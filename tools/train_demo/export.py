@@ -1,6 +1,6 @@
 """Writes the trained demo model as the artifact inside the package.
 
-    python -m tools.train_demo.export --work checkpoints/demo
+python -m tools.train_demo.export --work checkpoints/demo
 """
 
 from __future__ import annotations

@@ -14,9 +14,7 @@ from ninfer_jax.demo.samples import Sample, messages_of
 @functools.cache
 def chat_template() -> jinja2.Template:
     """The demo's template in the environment that chat templates expect."""
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True
-    )
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = lambda value, **_: json.dumps(value, ensure_ascii=False)
     source = importlib.resources.files("ninfer_jax.demo").joinpath("chat_template.jinja")
     return environment.from_string(source.read_text(encoding="utf-8"))

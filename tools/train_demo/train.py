@@ -140,7 +140,7 @@ class HeldOut:
 
 def save(path: Path, run: Run) -> None:
     """Writes a checkpoint atomically."""
-    host = jax.device_get((run.params, run.optimizer)) + (run.step, run.seconds)
+    host = (*jax.device_get((run.params, run.optimizer)), run.step, run.seconds)
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:
         pickle.dump(host, file)

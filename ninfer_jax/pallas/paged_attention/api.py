@@ -49,6 +49,4 @@ def paged_attention(
 ) -> Float[Array, "B T H E"]:
     """Causal attention of new columns over the pages of each row; see the reference."""
     with jax.named_scope("paged_attention"):
-        return reference.paged_attention(
-            query, keys, values, codec, block_table, start, length
-        )
+        return reference.paged_attention(query, keys, values, codec, block_table, start, length)
