@@ -158,7 +158,7 @@ def test_a_client_that_vanishes_leaves_nothing_running(server):
     # The next request is served behind the cancelled one; then the gauges must be empty.
     ask(server, SUM, temperature=0)
     for _ in range(200):
-        if server.metric("ninfer_device_slots_used") == 0:
+        if server.metric("ninfer_device_state_used_slots") == 0:
             break
-    assert server.metric("ninfer_device_slots_used") == 0
-    assert server.metric("ninfer_device_pages_used") == 0
+    assert server.metric("ninfer_device_state_used_slots") == 0
+    assert server.metric("ninfer_device_kv_used_pages") == 0
