@@ -46,6 +46,8 @@ def _nvfp4(x: jax.Array) -> jax.Array:
 
 
 def _fp8_rows(x: jax.Array) -> jax.Array:
+    # The encoder sees BF16 values; the scale of one row in five would be another without this.
+    x = x.astype(jnp.bfloat16).astype(jnp.float32)
     largest = jnp.max(jnp.abs(x), axis=-1, keepdims=True)
     scale = jnp.maximum((largest / 448.0).astype(jnp.bfloat16).astype(jnp.float32), 1e-30)
     return _e4m3(x / scale) * scale

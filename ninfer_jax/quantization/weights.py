@@ -116,6 +116,8 @@ def materialize(weight: Weight) -> jax.Array:
     if as_dense.scale is None:
         return as_dense.matrix
     if isinstance(weight, Nvfp4Weight):
-        # A division, not a product with the reciprocal: that is what the format defines.
-        return as_dense.matrix / weight.divisor
+        # A division, not a product with the reciprocal: that is what the format defines. The
+        # barrier keeps XLA from making a product of it.
+        divisor = jnp.broadcast_to(weight.divisor, as_dense.matrix.shape)
+        return as_dense.matrix / jax.lax.optimization_barrier(divisor)
     return as_dense.matrix * as_dense.scale[:, None]
