@@ -21,8 +21,8 @@ import transformers
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from ninfer_jax.checkpoint.to_huggingface import export_parameters  # noqa: E402
-from tests.golden.cases import CASES, FULL_LAYER, LINEAR_LAYER, Case  # noqa: E402
+from ninfer_jax.checkpoint.to_huggingface import export_parameters
+from tests.golden.cases import CASES, FULL_LAYER, LINEAR_LAYER, Case
 
 TOLERANCE = 5e-5
 """Between two runs of the oracle; other processors add in another order."""
