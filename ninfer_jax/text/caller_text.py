@@ -15,7 +15,9 @@ white space, so trimming gives what it would give without marks.
 
 Templates look into caller text at one place: a user turn that is wholly a tool response is no
 real user query. There the two outer spellings stay intact for the template and carry a second
-kind of mark on their inner side: `<tool_response>W ... W</tool_response>`.
+kind of mark on their inner side: `<tool_response>W ... W</tool_response>`. Any other spelling that
+a template looks for in caller text goes unnoticed: a template that removes one could otherwise be
+made to join a control token out of harmless halves.
 """
 
 from __future__ import annotations

@@ -18,12 +18,16 @@ _THINK_CLOSE = "</think>"
 
 
 def normalise_messages(
-    messages: Sequence[Mapping[str, Any]], *, split_inline_reasoning: bool
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    split_inline_reasoning: bool,
+    developer_is_system: bool = False,
 ) -> list[dict[str, Any]]:
     """Returns new messages in template form; the input is not changed.
 
     With `split_inline_reasoning`, an assistant turn without a reasoning member is split at the
-    first `</think>` of its content, as templates do that look for one. Raises `RequestError`.
+    first `</think>` of its content, as templates do that look for one. With
+    `developer_is_system`, role `developer` becomes `system`. Raises `RequestError`.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str):
         raise RequestError("messages must be a list", param="messages")
@@ -35,6 +39,8 @@ def normalise_messages(
         turn = dict(message)
         if turn["role"] == "function":
             turn["role"] = "tool"
+        if turn["role"] == "developer" and developer_is_system:
+            turn["role"] = "system"
         turn["content"] = _content(turn.get("content"), where)
         if turn["role"] == "assistant":
             _normalise_assistant(turn, where, split_inline_reasoning)

@@ -38,7 +38,7 @@ _RENDERING_FAULTS = (
     TypeError,
     ValueError,
 )
-_SPLIT_CALLS = ("split('</think>')", 'split("</think>")')
+_INLINE_REASONING = "before\n</think>\nafter"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,10 @@ class ChatTemplate:
 
     Attributes:
       source: the template text.
-      splits_inline_reasoning: True if the template looks for `</think>` inside assistant content.
+      splits_inline_reasoning: True if the template splits assistant content at `</think>`; found
+        out by rendering such a turn.
+      knows_developer: True if the template has a role `developer`; else that role is rendered as
+        `system`.
     """
 
     def __init__(
@@ -80,7 +83,7 @@ class ChatTemplate:
                 f"chat template: {len(source)} characters found, expected 1 to {LARGEST_TEMPLATE}"
             )
         self.source = source
-        self.splits_inline_reasoning = any(call in source for call in _SPLIT_CALLS)
+        self.knows_developer = "developer" in source
         self._largest_prompt = largest_prompt
         environment = _Environment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
@@ -95,6 +98,7 @@ class ChatTemplate:
             raise ConfigError(f"chat template, line {error.lineno}: {error.message}") from error
         except RecursionError:
             raise ConfigError("chat template: nested too deeply") from None
+        self.splits_inline_reasoning = self._probe_inline_reasoning()
 
     def render(
         self,
@@ -121,7 +125,9 @@ class ChatTemplate:
             )
         try:
             turns = normalise_messages(
-                messages, split_inline_reasoning=self.splits_inline_reasoning
+                messages,
+                split_inline_reasoning=self.splits_inline_reasoning,
+                developer_is_system=not self.knows_developer,
             )
             marks = Marks.absent_from([self.source, turns, tools, extra])
             variables = {
@@ -138,6 +144,18 @@ class ChatTemplate:
             return RenderedPrompt(self._run(variables), marks)
         except RecursionError:
             raise RequestError("messages are nested too deeply", param="messages") from None
+
+    def _probe_inline_reasoning(self) -> bool:
+        turns = [
+            {"role": "user", "content": "question"},
+            {"role": "assistant", "content": _INLINE_REASONING},
+        ]
+        variables = {"messages": turns, "tools": None, "add_generation_prompt": False}
+        try:
+            rendered = self._run({**variables, "preserve_thinking": True})
+        except (ConfigError, RequestError):
+            return False
+        return "before" in rendered and _INLINE_REASONING not in rendered
 
     def _run(self, variables: Mapping[str, Any]) -> str:
         pieces: list[str] = []

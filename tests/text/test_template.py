@@ -312,6 +312,29 @@ def test_inline_reasoning_is_split_where_the_template_does(message, rendered):
     )
 
 
+@pytest.mark.parametrize(
+    ("expression", "splits"),
+    [
+        ("c.split('</think>')[0] + '|' + c.split('</think>')[-1]", True),
+        ("(c.split(end)|first) + '</think>' + (c.split(end)|last)", True),
+        ("c", False),
+        ("c|trim", False),
+        ("messages[0].content", False),
+        ("raise_exception('no')", False),
+    ],
+)
+def test_whether_a_template_splits_is_found_out_by_asking_it(expression, splits):
+    source = (
+        "{% set end = '\\n</think>' %}{% set c = messages[-1].content %}{{ " + expression + " }}"
+    )
+    assert ChatTemplate(source).splits_inline_reasoning is splits
+
+
+@pytest.mark.parametrize(("mention", "role"), [("", "system"), ("{# developer #}", "developer")])
+def test_a_template_without_developers_sees_a_system_turn(mention, role):
+    assert render("{{ messages[0].role }}" + mention, [{"role": "developer"}]) == role
+
+
 def test_rendering_does_not_change_the_messages(demo_template):
     message = {
         "role": "assistant",
