@@ -40,7 +40,7 @@ class _Mark:
       start, end: its place in the text.
       opens: True for an opener.
       structural: a closer followed by another parameter or the end of the function.
-      framed: alone on its line, as the format writes it.
+      framed: an opener that ends its line, or a structural closer alone on its line.
       level: calls and functions open before it.
     """
 
