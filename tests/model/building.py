@@ -14,6 +14,7 @@ from flax import nnx
 
 from ninfer_jax.checkpoint.names import arrays_by_spec
 from ninfer_jax.checkpoint.synthetic import synthetic_parameters
+from ninfer_jax.model.compilation import compiler_options
 from ninfer_jax.model.config import TextConfig, text_config
 from ninfer_jax.model.decoder import Decoder, build_decoder, merge_decoder
 from ninfer_jax.model.state import (
@@ -71,7 +72,9 @@ def small_model(seed: int = 0) -> Model:
     return build_model(config, synthetic_parameters(config, seed))
 
 
-@functools.partial(jax.jit, static_argnames=("graph", "codec"))
+@functools.partial(
+    jax.jit, static_argnames=("graph", "codec"), compiler_options=compiler_options("cpu")
+)
 def forward(graph, codec, weights, state, ids, rows, positions):
     """One call over the serving state: (logits of all columns, hidden, new state)."""
     decoder = merge_decoder(graph, weights)
