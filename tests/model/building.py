@@ -49,10 +49,14 @@ class Model:
     specs: dict
     arrays: dict
 
+    def arrays_as_jax(self) -> dict:
+        """The f32 arrays on the device, one per spec."""
+        return jax.device_put(self.arrays)
+
     @functools.cached_property
     def weights(self) -> dict:
         """The weight tree that programs take."""
-        return jax.device_put(as_weights(self.specs, self.arrays, jnp.dtype(jnp.float32)))
+        return as_weights(self.specs, self.arrays_as_jax(), jnp.dtype(jnp.float32))
 
     def merge(self) -> Decoder:
         """The decoder as a module."""
