@@ -120,10 +120,19 @@ def generate(task: Task, split: Split, seed: int) -> Iterator[Sample]:
             yield sample
 
 
-def training_stream(seed: int) -> Iterator[Sample]:
-    """Endless training samples in the shares of `MIXTURE`."""
+def training_stream(seed: int, extra: Mapping[str, float] | None = None) -> Iterator[Sample]:
+    """Endless training samples in the shares of `MIXTURE`.
+
+    Args:
+      seed: fixes the stream.
+      extra: weight per name of a scored task, added to that of the mixture, for a run that
+        still lags in one of them.
+    """
     rng = random.Random(seed)
-    tasks, weights = list(MIXTURE), list(MIXTURE.values())
+    shares = dict(MIXTURE)
+    for name, weight in (extra or {}).items():
+        shares[SCORED[name]] += weight
+    tasks, weights = list(shares), list(shares.values())
     while True:
         sample = rng.choices(tasks, weights)[0](rng)
         if sample.task == "chat" or split_of(sample.key) == "train":

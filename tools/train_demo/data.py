@@ -14,7 +14,7 @@ import dataclasses
 import itertools
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -91,11 +91,13 @@ class Renderer:
         return np.array(ids, np.int32), mask
 
 
-def batches(work: Path, seed: int, tokens_per_batch: int) -> Iterator[Batch]:
-    """Endless batches, a deterministic function of the seed."""
+def batches(
+    work: Path, seed: int, tokens_per_batch: int, extra: Mapping[str, float] | None = None
+) -> Iterator[Batch]:
+    """Endless batches, a deterministic function of the seed and the extra weights."""
     render = Renderer(load_tokenizer(work))
     waiting: dict[int, list] = collections.defaultdict(list)
-    for sample in training_stream(seed):
+    for sample in training_stream(seed, extra):
         ids, mask = render(sample)
         length = next((length for length in LENGTHS if length >= len(ids)), None)
         if length is None:

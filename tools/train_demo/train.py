@@ -160,6 +160,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=80.0)
     parser.add_argument("--tokens-per-batch", type=int, default=5120)
     parser.add_argument("--quantize-from", type=float, default=0.8)
+    parser.add_argument("--extra", help="task=weight added to the mixture, e.g. reasoning=0.5")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     config = text_config(TEXT, load_tokenizer(arguments.work).get_vocab_size())
@@ -173,9 +174,12 @@ def main() -> None:
         run = Run(params, optimizer.init(params), 0, 0.0)
     step = build_step(config, optimizer)
     held_out = HeldOut(config, arguments.work, count=128)
-    source = prefetched(
-        batches(arguments.work, arguments.seed * 1000 + run.step, arguments.tokens_per_batch)
-    )
+    extra = {}
+    if arguments.extra:
+        name, weight = arguments.extra.split("=")
+        extra[name] = float(weight)
+    data_seed = arguments.seed * 1000 + run.step
+    source = prefetched(batches(arguments.work, data_seed, arguments.tokens_per_batch, extra))
     total = arguments.minutes * 60
     seen, tokens_seen, last_save, last_check = set(), 0, run.seconds, run.seconds
     losses, window = [], time.monotonic()
