@@ -15,7 +15,7 @@ from ninfer_jax.model.decoder import merge_decoder
 from ninfer_jax.model.gated_deltanet import FreshDelta
 from ninfer_jax.model.rotary import rotary_angles
 from tests.golden.cases import CASES, FULL_LAYER, LINEAR_LAYER, Case
-from tests.model.building import Driver, build_model
+from tests.model.building import Driver, Model, build_model
 from tests.model.oracle import OracleDecoder
 
 LOGITS_TOLERANCE = 3e-4
@@ -27,9 +27,8 @@ def model_of(case: Case):
     return build_model(case.config, case.parameters())
 
 
-def run_whole(case: Case) -> dict[str, np.ndarray]:
+def run_whole(model: Model, case: Case) -> dict[str, np.ndarray]:
     """Our decoder over the whole sequence, with the mixer outputs of two layers."""
-    model = model_of(case)
 
     @jax.jit
     def run(weights, ids, positions):
@@ -44,7 +43,7 @@ def run_whole(case: Case) -> dict[str, np.ndarray]:
         for index in range(FULL_LAYER + 1):
             layer = decoder.layers[index]
             h = layer.input_norm(x)
-            if index == LINEAR_LAYER:
+            if index == LINEAR_LAYER and layer.kind == "linear_attention":
                 mixers["linear_mixer"], _ = layer.gdn(h, fresh[index])
             if index == FULL_LAYER:
                 mixers["full_mixer"], _ = layer.attention(h, rotary, fresh[index])
@@ -57,7 +56,7 @@ def run_whole(case: Case) -> dict[str, np.ndarray]:
 
 @functools.cache
 def ours(case: Case) -> dict[str, np.ndarray]:
-    return run_whole(case)
+    return run_whole(model_of(case), case)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
