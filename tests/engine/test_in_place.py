@@ -21,14 +21,14 @@ from ninfer_jax.quantization.kv import CODECS
 from tests.model.building import small_model
 
 SHAPE = ProgramShape(
-    pages=8192,
+    pages=16384,
     slots=4,
     max_context=4096,
-    lane_buckets=(1, 4),
+    lane_buckets=(4,),
     prefill_buckets=(64,),
     rounds_per_dispatch=8,
 )
-PROGRAMS = [("prefill", 64), ("decode", 1, True), ("decode", 4, True), ("decode", 4, False)]
+PROGRAMS = [("prefill", 64), ("decode", 4, True), ("decode", 4, False)]
 CONFIG = small_model().config
 DTYPE = jnp.dtype(jnp.bfloat16)
 

@@ -30,7 +30,7 @@ SHAPE = ProgramShape(
     pages=24,
     slots=5,
     max_context=256,
-    lane_buckets=(1, 2, 4),
+    lane_buckets=(1, 4),
     prefill_buckets=(64, 128),
     rounds_per_dispatch=8,
 )
