@@ -17,4 +17,3 @@ def compiler_options(platform: str) -> dict[str, str]:
     as long as every product has at least 2 rows.
     """
     return dict(_BY_PLATFORM.get(platform, {}))
-
