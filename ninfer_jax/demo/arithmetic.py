@@ -84,11 +84,16 @@ def question(kind: str, operands: list[int], form: str) -> Sample:
     return Sample("reasoning", f"{kind}:{ordered}", (turn,))
 
 
+def sum_of_three(rng: random.Random) -> Sample:
+    """Three numbers below 100."""
+    return question("sum3", [rng.randrange(100) for _ in range(3)], rng.choice(SUM))
+
+
 def arithmetic(rng: random.Random) -> Sample:
     """A random problem: two in five additions, two differences, one sum of three."""
     kind = rng.choice(("sum2", "sum2", "difference", "difference", "sum3"))
     if kind == "sum3":
-        return question(kind, [rng.randrange(100) for _ in range(3)], rng.choice(SUM))
+        return sum_of_three(rng)
     operands = [number(rng), number(rng)]
     if kind == "sum2":
         return question(kind, operands, rng.choice(ADDITION))

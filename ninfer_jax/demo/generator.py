@@ -11,7 +11,7 @@ import dataclasses
 import random
 from collections.abc import Iterator, Mapping
 
-from ninfer_jax.demo.arithmetic import ADDITION, arithmetic, question
+from ninfer_jax.demo.arithmetic import ADDITION, arithmetic, question, sum_of_three
 from ninfer_jax.demo.chinese import chinese
 from ninfer_jax.demo.samples import Sample, Split, Task, Turn, split_of
 from ninfer_jax.demo.story import story
@@ -94,7 +94,8 @@ SCORED: dict[str, Task] = {
 """Tasks by name; all but the story have one right answer."""
 
 MIXTURE: Mapping[Task, float] = {
-    arithmetic: 0.35,
+    arithmetic: 0.30,
+    sum_of_three: 0.05,
     chinese: 0.09,
     structured: 0.21,
     tool_use: 0.20,
@@ -125,13 +126,14 @@ def training_stream(seed: int, extra: Mapping[str, float] | None = None) -> Iter
 
     Args:
       seed: fixes the stream.
-      extra: weight per name of a scored task, added to that of the mixture, for a run that
-        still lags in one of them.
+      extra: weight per name of a task function, added to its share in the mixture, for a run
+        that still lags in one of them.
     """
     rng = random.Random(seed)
     shares = dict(MIXTURE)
+    by_name = {task.__name__: task for task in MIXTURE}
     for name, weight in (extra or {}).items():
-        shares[SCORED[name]] += weight
+        shares[by_name[name]] += weight
     tasks, weights = list(shares), list(shares.values())
     while True:
         sample = rng.choices(tasks, weights)[0](rng)

@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=80.0)
     parser.add_argument("--tokens-per-batch", type=int, default=5120)
     parser.add_argument("--quantize-from", type=float, default=0.8)
-    parser.add_argument("--extra", help="task=weight added to the mixture, e.g. reasoning=0.5")
+    parser.add_argument("--extra", help="task=weight added to the mixture, e.g. sum_of_three=0.5")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     config = text_config(TEXT, load_tokenizer(arguments.work).get_vocab_size())
