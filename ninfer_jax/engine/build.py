@@ -29,6 +29,7 @@ from ninfer_jax.engine.rounds import ProgramModel
 from ninfer_jax.errors import ConfigError
 from ninfer_jax.model.config import TextConfig, text_config
 from ninfer_jax.model.decoder import build_decoder
+from ninfer_jax.pallas.packed_matmul.reference import MINIMUM_ROWS
 from ninfer_jax.quantization.kv import CODECS
 from ninfer_jax.text.template import ChatTemplate
 from ninfer_jax.text.tokenizer import Tokenizer
@@ -112,7 +113,9 @@ def build_programs(
         pages=kv_pages(config),
         slots=config.max_concurrency,
         max_context=config.max_context,
-        lane_buckets=lane_buckets(config.max_concurrency),
+        lane_buckets=lane_buckets(
+            config.max_concurrency, MINIMUM_ROWS if device.platform == "cpu" else 1
+        ),
         prefill_buckets=prefill_buckets(config.prefill_chunk_tokens),
         rounds_per_dispatch=ROUNDS_PER_DISPATCH,
     )

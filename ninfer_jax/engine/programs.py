@@ -30,6 +30,7 @@ from ninfer_jax.engine.rounds import (
 )
 from ninfer_jax.engine.units import NON_FINITE, DecodeRow, PrefillUnit
 from ninfer_jax.errors import ConfigError
+from ninfer_jax.model.compilation import compiler_options
 from ninfer_jax.model.config import TextConfig
 from ninfer_jax.model.state import StateShape, state_spec, zero_state
 from ninfer_jax.pallas.paged_attention.reference import PAGE
@@ -63,9 +64,13 @@ class ProgramShape:
         return -(-self.max_context // PAGE)
 
 
-def lane_buckets(lanes: int) -> tuple[int, ...]:
-    """1, 2, 4, 8 up to the first that holds `lanes` rows."""
-    buckets = [1]
+def lane_buckets(lanes: int, smallest: int = 1) -> tuple[int, ...]:
+    """`smallest`, then its doubles up to the first that holds `lanes` rows.
+
+    On CPU the smallest is 2: a program with one row and one column is the only one whose
+    sums round differently, so without it a request has the same bits alone and in company.
+    """
+    buckets = [smallest]
     while buckets[-1] < lanes:
         buckets.append(2 * buckets[-1])
     return tuple(buckets)
@@ -154,6 +159,7 @@ class DevicePrograms:
         self.prefill_chunk = shape.prefill_buckets[-1]
         self._model = model
         self._weights = weights
+        self._options = compiler_options(device.platform)
         self._sharding = jax.sharding.SingleDeviceSharding(device)
         spec = DeviceState(
             decoder=state_spec(config, StateShape(shape.pages, shape.slots, model.codec, dtype)),
@@ -206,7 +212,8 @@ class DevicePrograms:
         )
         for key, (run, inputs) in self._jitted().items():
             jitted = jax.jit(run, donate_argnums=(1,))
-            self._compiled[key] = jitted.lower(weights, self._spec, *inputs).compile()
+            lowered = jitted.lower(weights, self._spec, *inputs)
+            self._compiled[key] = lowered.compile(compiler_options=self._options)
         seconds = time.monotonic() - started
         log(f"compiled {len(self._compiled)} programs | {seconds:.1f}s")
         self._counter.arm()

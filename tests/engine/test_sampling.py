@@ -222,3 +222,18 @@ def test_the_law_of_the_draw():
     limit = degrees * (1 - 2 / (9 * degrees) + 3.719 * np.sqrt(2 / (9 * degrees))) ** 3
     print(f"chi-square {statistic:.2f}, limit {limit:.2f}, {degrees} degrees of freedom")
     assert statistic < limit
+
+
+def test_the_two_zeros_are_one_number():
+    """An exact tie at zero goes to the lower id, whatever the sign of the zeros."""
+    adjusted = jnp.array([[-1.0, -0.0, 0.0, -2.0]])
+    rows = SamplingRows(
+        temperature=jnp.ones(1),
+        top_p=jnp.ones(1),
+        min_p=jnp.zeros(1),
+        presence=jnp.zeros(1),
+        frequency=jnp.zeros(1),
+        top_k=jnp.array([20]),
+        seed=(jnp.zeros(1, jnp.uint32), jnp.zeros(1, jnp.uint32)),
+    )
+    assert target_distribution(adjusted, rows).ids[0, :2].tolist() == [1, 2]
