@@ -81,3 +81,14 @@ def test_no_file_is_longer_than_400_lines():
         if (lines := len(path.read_text(encoding="utf-8").splitlines())) > 400
     }
     assert not long
+
+
+def test_pallas_is_imported_in_its_own_folder_only():
+    """One place to follow an API that moves."""
+    elsewhere = [
+        str(path.relative_to(ROOT))
+        for path in PACKAGE.rglob("*.py")
+        if "jax.experimental.pallas" in path.read_text(encoding="utf-8")
+        or "from jax.experimental import pallas" in path.read_text(encoding="utf-8")
+    ]
+    assert all(name.startswith("ninfer_jax/pallas/") for name in elsewhere)
