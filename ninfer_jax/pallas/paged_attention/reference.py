@@ -47,8 +47,12 @@ def paged_attention(
     """
     batch, columns, heads, width = query.shape
     pages, groups = jax.tree.leaves(keys)[0].shape[:2]
-    grouped = query.reshape(batch, columns, groups, heads // groups, width)
-    position = start[:, None] + jnp.arange(columns)
+    sharing = heads // groups
+    # The query heads that share a key/value head become rows of one product:
+    # [B, T, G, R, E] -> [B, G, R T, E].
+    grouped = jnp.moveaxis(query.reshape(batch, columns, groups, sharing, width), 1, 3)
+    grouped = grouped.reshape(batch, groups, sharing * columns, width)
+    position = jnp.tile(start[:, None] + jnp.arange(columns), (1, sharing))
     end = start + length
     tiles = (jnp.max(jnp.where(length > 0, end, 0)) + TILE - 1) // TILE
     scale = jnp.float32(width) ** -0.5
@@ -59,6 +63,15 @@ def paged_attention(
         # [B, TILE_PAGES, G, 64, E] -> [B, G, TILE, E]
         return jnp.moveaxis(tile, 2, 1).reshape(batch, groups, TILE, width)
 
+    def product(equation: str, left: jax.Array, right: jax.Array) -> jax.Array:
+        return jnp.einsum(
+            equation,
+            left,
+            right,
+            precision=jax.lax.Precision.HIGHEST,
+            preferred_element_type=jnp.float32,
+        )
+
     def body(carry):
         index, maximum, total, out = carry
         page = jax.lax.dynamic_slice_in_dim(table, index * TILE_PAGES, TILE_PAGES, axis=1)
@@ -67,31 +80,19 @@ def paged_attention(
         live = key_position < end[:, None]
         key = load(keys, page).astype(query.dtype)
         value = jnp.where(live[:, None, :, None], load(values, page), 0.0).astype(query.dtype)
-        scores = scale * jnp.einsum(
-            "btgre,bgse->bgrts",
-            grouped,
-            key,
-            precision=jax.lax.Precision.HIGHEST,
-            preferred_element_type=jnp.float32,
-        )
         seen = live[:, None, :] & (key_position <= position[..., None])
-        scores = jnp.where(seen[:, None, None], scores, -jnp.inf)
+        scores = scale * product("bgqe,bgse->bgqs", grouped, key)
+        scores = jnp.where(seen[:, None], scores, -jnp.inf)
         highest = jnp.maximum(maximum, jnp.max(scores, axis=-1))
         # Before a row has seen any key its maximum is -inf; 0 stands in to avoid inf - inf.
         base = jnp.where(jnp.isfinite(highest), highest, 0.0)
         shrink = jnp.exp(maximum - base)
         weights = jnp.exp(scores - base[..., None])
         total = total * shrink + jnp.sum(weights, axis=-1)
-        out = out * shrink[..., None] + jnp.einsum(
-            "bgrts,bgse->bgrte",
-            weights.astype(query.dtype),
-            value,
-            precision=jax.lax.Precision.HIGHEST,
-            preferred_element_type=jnp.float32,
-        )
-        return index + 1, highest, total, out
+        weighted = product("bgqs,bgse->bgqe", weights.astype(query.dtype), value)
+        return index + 1, highest, total, out * shrink[..., None] + weighted
 
-    shape = (batch, groups, heads // groups, columns)
+    shape = (batch, groups, sharing * columns)
     carry = (
         jnp.int32(0),
         jnp.full(shape, -jnp.inf, jnp.float32),
@@ -100,4 +101,5 @@ def paged_attention(
     )
     _, _, total, out = jax.lax.while_loop(lambda carry: carry[0] < tiles, body, carry)
     out = out / jnp.where(total > 0, total, 1.0)[..., None]
+    out = out.reshape(batch, groups, sharing, columns, width)
     return jnp.moveaxis(out, 3, 1).reshape(batch, columns, heads, width)
