@@ -74,7 +74,7 @@ def decode_speed(built: BuiltEngine, repeats: int) -> dict[str, float]:
 
 
 def loop_round_seconds(repeats: int) -> float:
-    """Seconds of one round inside the device loop: slope between 16 rounds and 4."""
+    """Seconds of one round inside the device loop: slope between 32 rounds and 8."""
     from ninfer_jax.artifact import open_artifact
     from ninfer_jax.config.checks import find_artifact
     from ninfer_jax.engine.build import read_front_end
@@ -87,7 +87,7 @@ def loop_round_seconds(repeats: int) -> float:
     programs = build_programs(config, artifact, text, find_device(0), lambda line: None)
     row = DecodeRow(
         slot=0,
-        pages=list(range(8)),
+        pages=list(range(16)),
         token=300,
         position=200,
         limit=1000,
@@ -97,11 +97,11 @@ def loop_round_seconds(repeats: int) -> float:
     slopes = []
     for _ in range(repeats):
         taken = {}
-        for rounds in (4, 16):
+        for rounds in (8, 32):
             started = time.perf_counter()
             programs.decode([row], rounds).result()
             taken[rounds] = time.perf_counter() - started
-        slopes.append((taken[16] - taken[4]) / 12)
+        slopes.append((taken[32] - taken[8]) / 24)
     return statistics.median(slopes)
 
 

@@ -34,8 +34,8 @@ from ninfer_jax.quantization.kv import CODECS
 from ninfer_jax.text.template import ChatTemplate
 from ninfer_jax.text.tokenizer import Tokenizer
 
-ROUNDS_PER_DISPATCH = 16
-"""Decode rounds of one dispatch when nobody waits for a lane."""
+ROUNDS_PER_DISPATCH = 32
+"""Most decode rounds of one dispatch, reached when nobody waits for a lane and rounds are short."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -77,12 +77,12 @@ def lane_buckets(lanes: int, smallest: int = 1) -> tuple[int, ...]:
 
 
 def prefill_buckets(chunk: int) -> tuple[int, ...]:
-    """64, 256, 1024, ... below `chunk`, then `chunk` itself."""
+    """64, 128, 256, ... below `chunk`, then `chunk` itself: at most half a program is padding."""
     buckets = []
     size = 64
     while size < chunk:
         buckets.append(size)
-        size *= 4
+        size *= 2
     return (*buckets, chunk)
 
 

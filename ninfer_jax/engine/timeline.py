@@ -27,6 +27,32 @@ class UnitClock:
         return seconds
 
 
+class Pace:
+    """How many decode rounds a dispatch may have, so that it does not last too long.
+
+    A dispatch cannot be interrupted: text is shown, and a new request is noticed, only when
+    it ends. On a fast device many rounds fit and the host's share of the time is small; on a
+    slow one, or a large model, few do.
+    """
+
+    def __init__(self, longest_seconds: float = 0.1):
+        self._longest = longest_seconds
+        self._round_seconds = 0.0
+
+    def rounds(self, most: int) -> int:
+        """At most `most`, at least 1, as many as fit into the longest time.
+
+        Rounds of 30 ms and 100 ms at most: 3.
+        """
+        if self._round_seconds <= 0:
+            return most
+        return max(1, min(most, int(self._longest / self._round_seconds)))
+
+    def observe(self, rounds: int, seconds: float) -> None:
+        """A dispatch of `rounds` rounds took `seconds`."""
+        self._round_seconds = seconds / rounds
+
+
 class Timeline:
     """Readings of one request, and the `Timing` they amount to.
 

@@ -33,7 +33,7 @@ from ninfer_jax.engine.request import (
 from ninfer_jax.engine.roster import Roster
 from ninfer_jax.engine.scheduler import Scheduler
 from ninfer_jax.engine.sequence import Sequence
-from ninfer_jax.engine.timeline import UnitClock
+from ninfer_jax.engine.timeline import Pace, UnitClock
 from ninfer_jax.engine.units import PendingDecode, PendingPrefill, PrefillUnit, Programs
 from ninfer_jax.errors import NInferError, NumericalError, QueueTimeoutError, UnavailableError
 
@@ -84,6 +84,7 @@ class Worker:
         self._outbox = Outbox()
         self._tally = Tally()
         self._unit_clock = UnitClock()
+        self._pace = Pace()
         self._cancelled: set[int] = set()
         self._drain_deadline: float | None = None
         self.snapshot = self._counters()
@@ -127,7 +128,11 @@ class Worker:
         for sequence in plan.admit:
             roster.admit(sequence, now)
         prefill = None if plan.prefill is None else self._dispatch_prefill(plan.prefill)
-        decode = None if not plan.decode else self._dispatch_decode(plan.decode, plan.rounds)
+        decode = (
+            None
+            if not plan.decode
+            else self._dispatch_decode(plan.decode, self._pace.rounds(plan.rounds))
+        )
         self._deliver()
         if prefill is not None:
             self._complete_prefill(prefill)
@@ -234,6 +239,7 @@ class Worker:
                 f"{len(produced)} lists, {len(decode.sequences)} rows",
             )
         self._tally.decode([len(tokens) for tokens in produced], seconds)
+        self._pace.observe(max(map(len, produced)), seconds)
         for sequence, tokens in zip(decode.sequences, produced, strict=True):
             sequence.timeline.decode(seconds, len(tokens))
             self._tally.decode_tokens += self._commit(sequence, tokens)

@@ -340,9 +340,9 @@ def test_buckets():
         (1, 2, 4),
         (1, 2, 4, 8),
     ]
-    assert prefill_buckets(1024) == (64, 256, 1024)
+    assert prefill_buckets(1024) == (64, 128, 256, 512, 1024)
     assert prefill_buckets(64) == (64,)
-    assert prefill_buckets(320) == (64, 256, 320)
+    assert prefill_buckets(320) == (64, 128, 256, 320)
     assert SHAPE.table_width == 4
     assert dataclasses.replace(SHAPE, max_context=257).table_width == 5
 

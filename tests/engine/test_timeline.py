@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ninfer_jax.engine.timeline import Timeline, UnitClock
+from ninfer_jax.engine.timeline import Pace, Timeline, UnitClock
 
 
 def test_overlapping_units_count_no_time_twice():
@@ -39,3 +39,14 @@ def test_a_request_that_never_ran_has_zeros():
     timing = Timeline(1.0).timing(3.0)
     assert timing.first_token is None
     assert (timing.prefill, timing.decode, timing.queue_wait, timing.total) == (0, 0, 0, 2.0)
+
+
+def test_a_dispatch_lasts_no_longer_than_its_rounds_allow():
+    pace = Pace(longest_seconds=0.1)
+    assert pace.rounds(32) == 32
+    pace.observe(10, 0.3)
+    assert pace.rounds(32) == 3
+    pace.observe(3, 0.003)
+    assert pace.rounds(32) == 32
+    pace.observe(1, 5.0)
+    assert pace.rounds(32) == 1
