@@ -8,6 +8,7 @@ these programs (a stray `jnp` call on the device thread) would compile silently.
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import functools
 import time
@@ -210,10 +211,14 @@ class DevicePrograms:
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self._sharding),
             self._weights,
         )
-        for key, (run, inputs) in self._jitted().items():
-            jitted = jax.jit(run, donate_argnums=(1,))
-            lowered = jitted.lower(weights, self._spec, *inputs)
-            self._compiled[key] = lowered.compile(compiler_options=self._options)
+        # Tracing needs the interpreter, compiling does not: one thread traces ahead.
+        with concurrent.futures.ThreadPoolExecutor(max_workers=2) as compilers:
+            pending = {}
+            for key, (run, inputs) in self._jitted().items():
+                jitted = jax.jit(run, donate_argnums=(1,))
+                lowered = jitted.lower(weights, self._spec, *inputs)
+                pending[key] = compilers.submit(lowered.compile, compiler_options=self._options)
+            self._compiled = {key: program.result() for key, program in pending.items()}
         seconds = time.monotonic() - started
         log(f"compiled {len(self._compiled)} programs | {seconds:.1f}s")
         self._counter.arm()
