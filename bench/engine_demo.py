@@ -1,6 +1,6 @@
-"""Speed of the demo model in this engine, one request at a time.
+"""Speed of the demo model in this engine, one request at a time, as `configs/demo.py` serves it.
 
-    python -m bench.engine_demo --out measured.json
+    python -m bench.engine_demo --out measured.json [--start]
 
 Measured by the engine's own windows (`docs/serving.md`): decode tok/s is
 (completion - 1) / sum of round times. The share of a round outside the device program is
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -25,6 +26,7 @@ from ninfer_jax.artifact import open_artifact
 from ninfer_jax.artifact.requirements import check_artifact
 from ninfer_jax.config import ServeConfig
 from ninfer_jax.config.checks import find_artifact
+from ninfer_jax.config.resolve import resolve
 from ninfer_jax.engine.build import BuiltEngine, build_engine, build_programs, find_device
 from ninfer_jax.engine.request import Failed, Finished, Request, SamplingParams
 from ninfer_jax.engine.units import DecodeRow
@@ -35,8 +37,8 @@ GREEDY = SamplingParams(temperature=0.0)
 
 
 def configuration() -> ServeConfig:
-    """The demo with one lane."""
-    return ServeConfig(model="demo", max_context=8192)
+    """The demo's own configuration."""
+    return resolve(ServeConfig, ["--config", "demo.py"], program="bench").config
 
 
 def run(built: BuiltEngine, prompt: tuple[int, ...], new_tokens: int) -> Finished:
@@ -132,10 +134,8 @@ def start_seconds(cache: str) -> float:
         [sys.executable, "-m", "ninfer_jax.serve", "--config", "demo.py", "--port", "18973"],
         stderr=subprocess.PIPE,
         text=True,
-        env={**__import__("os").environ, "JAX_COMPILATION_CACHE_DIR": cache,
-             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"},
-    )  # fmt: skip
+        env=os.environ | {"JAX_COMPILATION_CACHE_DIR": cache},
+    )
     try:
         for line in process.stderr:
             if "listening" in line:
@@ -150,15 +150,18 @@ def main() -> None:
     """Measures and writes JSON."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--start", action="store_true", help="also time the start of the server")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as cache:
-        cold, warm = start_seconds(cache), start_seconds(cache)
+    values = {}
+    if arguments.start:
+        with tempfile.TemporaryDirectory() as cache:
+            values["start_cold_s"] = start_seconds(cache)
+            values["start_warm_s"] = start_seconds(cache)
     # Before the engine: what is compiled behind it counts as a recompilation.
     loop = Loop()
     built = build_engine(configuration(), log=lambda line: print(line, file=sys.stderr))
     run(built, prompt_of(built, 64), 32)
-    values = {"start_cold_s": cold, "start_warm_s": warm}
     values |= decode_speed(built, loop, arguments.repeats)
     for length in (128, 512, 2048):
         measured = prefill_speed(built, length, arguments.repeats)

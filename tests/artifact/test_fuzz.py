@@ -17,13 +17,14 @@ from ninfer_jax.artifact.strict_json import parse_json
 from ninfer_jax.artifact.verify import verify_artifact
 from ninfer_jax.errors import ArtifactError
 
-RELAXED = settings(
+SHORT = settings(
     max_examples=150,
     deadline=2000,
     derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
+LONG = settings(SHORT, max_examples=3000)
 MEMORY = 16 << 20
 
 
@@ -56,31 +57,6 @@ def traced():
 
 
 EDIT = st.tuples(st.integers(0, 900), st.binary(min_size=1, max_size=8))
-
-
-@RELAXED
-@given(version=st.sampled_from([1, 2, 3]), edits=st.lists(EDIT, min_size=1, max_size=3))
-def test_overwritten_bytes(minis, version, edits):
-    content = bytearray(minis.entry(version))
-    for offset, data in edits:
-        content[offset : offset + len(data)] = data
-    read_everything(minis.write(bytes(content)))
-
-
-@RELAXED
-@given(version=st.sampled_from([1, 2, 3]), length=st.integers(0, 9000))
-def test_truncation(minis, version, length):
-    read_everything(minis.write(minis.entry(version)[:length]))
-
-
-@RELAXED
-@given(version=st.sampled_from([1, 2, 3]), cut=st.integers(0, 700), data=st.binary(max_size=64))
-def test_bytes_inserted_into_the_directory(minis, version, cut, data):
-    text = minis.text(version)
-    cut = min(cut, len(text))
-    read_everything(minis.write(minis.entry(version, text[:cut] + data + text[cut:])))
-
-
 VALUES = st.one_of(
     st.none(),
     st.booleans(),
@@ -104,22 +80,58 @@ def slots(node, found=None):
     return found
 
 
-@RELAXED
-@given(
-    version=st.sampled_from([1, 2, 3]),
-    picks=st.lists(st.tuples(st.integers(0, 1000), VALUES), min_size=1, max_size=3),
-)
-def test_replaced_values(minis, version, picks):
+def overwritten(minis, version, edits) -> bytes:
+    content = bytearray(minis.entry(version))
+    for offset, data in edits:
+        content[offset : offset + len(data)] = data
+    return bytes(content)
+
+
+def truncated(minis, version, length) -> bytes:
+    return minis.entry(version)[:length]
+
+
+def directory_with_bytes_inserted(minis, version, insertion) -> bytes:
+    cut, data = insertion
+    text = minis.text(version)
+    cut = min(cut, len(text))
+    return minis.entry(version, text[:cut] + data + text[cut:])
+
+
+def values_replaced(minis, version, picks) -> bytes:
     document = minis.document(version)
     for index, value in picks:
         places = slots(document)
         node, key = places[index % len(places)]
         node[key] = value
-    text = json.dumps(document, ensure_ascii=True).encode()
-    read_everything(minis.write(minis.entry(version, text)))
+    return minis.entry(version, json.dumps(document, ensure_ascii=True).encode())
 
 
-@RELAXED
+DAMAGE = {
+    overwritten: st.lists(EDIT, min_size=1, max_size=3),
+    truncated: st.integers(0, 9000),
+    directory_with_bytes_inserted: st.tuples(st.integers(0, 700), st.binary(max_size=64)),
+    values_replaced: st.lists(st.tuples(st.integers(0, 1000), VALUES), min_size=1, max_size=3),
+}
+KINDS = pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+
+
+@KINDS
+@SHORT
+@given(version=st.sampled_from([1, 2, 3]), data=st.data())
+def test_damaged_files(minis, damage, version, data):
+    read_everything(minis.write(damage(minis, version, data.draw(DAMAGE[damage]))))
+
+
+@pytest.mark.slow
+@KINDS
+@LONG
+@given(version=st.sampled_from([1, 2, 3]), data=st.data())
+def test_many_damaged_files(minis, damage, version, data):
+    read_everything(minis.write(damage(minis, version, data.draw(DAMAGE[damage]))))
+
+
+@SHORT
 @given(data=st.binary(max_size=200))
 def test_json_of_any_bytes(data):
     try:

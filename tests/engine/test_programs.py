@@ -30,7 +30,7 @@ SHAPE = ProgramShape(
     pages=24,
     slots=5,
     max_context=256,
-    lane_buckets=(1, 4),
+    lane_buckets=(2, 4),
     prefill_buckets=(64, 128),
     rounds_per_dispatch=8,
 )
@@ -175,6 +175,40 @@ def test_lanes_may_join_and_leave(programs):
     assert lane.tokens == expected.tokens
     for each in (other, third):
         assert_greedy(each)
+
+
+def remembered(programs: DevicePrograms, lane: Lane) -> dict[str, np.ndarray]:
+    """Everything the device keeps of a lane, position by position."""
+    state = programs._state
+    length = len(lane.prompt) + len(lane.tokens) - 1
+    kept = {"counts": state.counts[lane.slot]}
+    for index, layer in enumerate(state.decoder.layers):
+        if hasattr(layer, "keys"):
+            for name, planes in (("keys", layer.keys), ("values", layer.values)):
+                pages = np.asarray(planes["rows"])[lane.pages]
+                rows = np.moveaxis(pages, 2, 1).reshape(-1, pages.shape[1], pages.shape[3])
+                kept[f"{index}/{name}"] = rows[:length]
+        else:
+            kept[f"{index}/recurrent"] = layer.recurrent[lane.slot]
+            kept[f"{index}/convolution"] = layer.convolution[lane.slot]
+    return {name: np.asarray(value) for name, value in kept.items()}
+
+
+def test_a_lane_keeps_its_bits_in_company(programs):
+    """Alone in the program of two, and with others in the program of four."""
+    alone = Lane(0, prompt(60, 70))
+    alone.prefill(programs)
+    decode(programs, [alone], 8)
+    expected = remembered(programs, alone)
+    lane = Lane(3, alone.prompt)
+    others = [Lane(slot, prompt(61 + slot, 30 + slot)) for slot in (0, 1, 2)]
+    for each in (others[0], lane, *others[1:]):
+        each.prefill(programs)
+    decode(programs, [others[0], lane], 3)
+    decode(programs, [*others, lane], 5)
+    assert lane.tokens == alone.tokens
+    for name, values in remembered(programs, lane).items():
+        np.testing.assert_array_equal(values, expected[name], err_msg=name)
 
 
 def test_a_dispatch_ends_at_a_stop_token(programs):

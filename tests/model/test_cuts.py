@@ -67,6 +67,26 @@ def test_cuts_anywhere_agree(pieces):
     assert largest_difference(cut, whole()) <= TOLERANCE
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_random_cuts_of_a_long_prompt_agree(seed):
+    """1,000 tokens in pieces of 1 to 192, mixing the token-by-token and the chunked form."""
+    length, rng = 1000, np.random.RandomState(seed)
+    table = rng.permutation(40)[: -(-length // 64)]
+    pieces, left = [], length
+    while left:
+        piece = min(left, int(rng.choice([1, 2, 5, 16, 17, 63, 64, 65, 100, 128, 192])))
+        pieces.append((piece, next(width for width in (1, 16, 64, 128, 192) if width >= piece)))
+        left -= piece
+    ids = tokens(seed, length)
+    kept = []
+    for cut in (pieces, [(192, 192)] * (length // 192) + [(length % 192, 192)]):
+        driver = Driver(small_model(), 40, SLOTS, "f32")
+        logits = driver.feed(ids, 1, table, cut)
+        kept.append({"logits": logits} | driver.remembered(1, table, length))
+    assert largest_difference(*kept) <= TOLERANCE
+
+
 def test_token_by_token_agrees():
     cut = run([(1, 1)] * LENGTH)
     print(largest_difference(cut, whole()))

@@ -12,6 +12,8 @@ import argparse
 import concurrent.futures
 import itertools
 import json
+import sys
+from collections.abc import Callable
 
 import httpx
 
@@ -20,6 +22,7 @@ from ninfer_jax.demo.samples import Sample, messages_of
 from ninfer_jax.demo.scoring import correct
 
 SEED = 20_000
+GOALS = {"reasoning": 0.95, "structured": 0.95, "chinese": 0.95, "tools": 0.90}
 
 
 def ask(client: httpx.Client, model: str, sample: Sample) -> bool:
@@ -43,6 +46,26 @@ def ask(client: httpx.Client, model: str, sample: Sample) -> bool:
     return correct(sample, reply.json()["choices"][0]["message"])
 
 
+def measure(
+    url: str, samples: int, parallel: int, wrong: Callable[[str, Sample], None] = lambda *_: None
+) -> dict[str, float]:
+    """Share of exact answers per task; calls `wrong` with every sample that failed."""
+    scores = {}
+    with (
+        httpx.Client(base_url=url, timeout=120) as client,
+        concurrent.futures.ThreadPoolExecutor(parallel) as pool,
+    ):
+        model = client.get("/v1/models").json()["data"][0]["id"]
+        for task in GOALS:
+            chosen = list(itertools.islice(generate(SCORED[task], "held_out", SEED), samples))
+            right = list(pool.map(lambda sample: ask(client, model, sample), chosen))
+            scores[task] = sum(right) / len(right)
+            for sample, good in zip(chosen, right, strict=True):
+                if not good:
+                    wrong(task, sample)
+    return scores
+
+
 def main() -> None:
     """Prints accuracy per task; exit status 1 if one is below its goal."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
@@ -51,26 +74,17 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, default=4)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    goals = {"reasoning": 0.95, "structured": 0.95, "chinese": 0.95, "tools": 0.90}
-    scores = {}
-    with (
-        httpx.Client(base_url=arguments.url, timeout=120) as client,
-        concurrent.futures.ThreadPoolExecutor(arguments.parallel) as pool,
-    ):
-        model = client.get("/v1/models").json()["data"][0]["id"]
-        for task in goals:
-            stream = generate(SCORED[task], "held_out", SEED)
-            samples = list(itertools.islice(stream, arguments.samples))
-            right = list(pool.map(lambda sample: ask(client, model, sample), samples))
-            scores[task] = sum(right) / len(right)
-            if not arguments.json:
-                for sample, good in zip(samples, right, strict=True):
-                    if not good:
-                        print(f"wrong: {task} {sample.key}")
-                print(f"{task:11s} {100 * scores[task]:5.1f} % of {len(right)}")
+
+    def show(task: str, sample: Sample) -> None:
+        print(f"wrong: {task} {sample.key}", file=sys.stderr)
+
+    scores = measure(arguments.url, arguments.samples, arguments.parallel, show)
     if arguments.json:
         print(json.dumps(scores))
-    if any(scores[task] < goal for task, goal in goals.items()):
+    else:
+        for task, score in scores.items():
+            print(f"{task:11s} {100 * score:5.1f} % of {arguments.samples}")
+    if any(scores[task] < goal for task, goal in GOALS.items()):
         raise SystemExit(1)
 
 
