@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ninfer_jax.artifact.directory import Directory, TensorObject, directory_document
+from ninfer_jax.artifact.directory import TensorObject, directory_document
 from ninfer_jax.artifact.legacy import KNOWN_IDENTITIES, LegacyDirectory
 from ninfer_jax.artifact.reader import Artifact, open_artifact, open_container
 from ninfer_jax.artifact.verify import verify_artifact
@@ -119,7 +119,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with open_artifact(options.file) as artifact:
             faults = list(verify_artifact(artifact)) if options.verify else []
             if options.json:
-                document = summarize(artifact) | {"directory": _document(artifact)}
+                document = summarize(artifact) | {
+                    "directory": directory_document(artifact.directory)
+                }
                 if options.verify:
                     document["faults"] = faults
                 print(json.dumps(document, indent=1))
@@ -133,20 +135,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_plain(error.message), file=sys.stderr)
         return 1
     return 1 if faults else 0
-
-
-def _document(artifact: Artifact) -> dict[str, Any]:
-    return directory_document(
-        Directory(
-            artifact.components,
-            artifact.objects,
-            artifact.bindings,
-            artifact.uses,
-            artifact.files,
-            artifact.metadata,
-            artifact.provenance,
-        )
-    )
 
 
 def _plain(text: str) -> str:
