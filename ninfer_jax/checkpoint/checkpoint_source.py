@@ -18,7 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from ninfer_jax.artifact.codecs import Fields, fuse_rows, unpack_elements
-from ninfer_jax.artifact.directory import Directory, ResourceObject, StoredObject, TensorObject
+from ninfer_jax.artifact.directory import (
+    Directory,
+    ResourceObject,
+    StoredObject,
+    TensorObject,
+    check_storage,
+)
 from ninfer_jax.artifact.formats import DIRECT_FORMATS, FP8, NVFP4
 from ninfer_jax.artifact.parse import parse_directory
 from ninfer_jax.artifact.reader import Artifact
@@ -65,6 +71,7 @@ def open_checkpoint(path: Path, sharding: jax.sharding.Sharding | None = None) -
     """
     if not orbax.is_checkpoint(path):
         raise ArtifactError(f"{path.name}: a folder, but not an Orbax checkpoint")
+    orbax.check_files(path)
     leaves, metadata = orbax.read_metadata(path)
     facts = metadata.get(METADATA)
     if not isinstance(facts, dict):
@@ -81,7 +88,13 @@ def open_checkpoint(path: Path, sharding: jax.sharding.Sharding | None = None) -
     container, artifact_id = facts.get("container_version"), facts.get("artifact_id")
     if container not in (1, 2, 3) or not isinstance(artifact_id, str | None):
         raise ArtifactError(f"{path.name}: the metadata names container version {container!a}")
-    directory = parse_directory(facts.get("directory"), path.name)
+    try:
+        directory = parse_directory(facts.get("directory"), path.name)
+        for stored in directory.objects.values():
+            if isinstance(stored, TensorObject):
+                check_storage(stored)
+    except ArtifactError as error:
+        raise ArtifactError(f"{path.name}: {error.message}") from None
     for stored in directory.objects.values():
         for name, (shape, dtype) in array_spec(stored).items():
             found = leaves.get(name)
@@ -97,7 +110,7 @@ def open_checkpoint(path: Path, sharding: jax.sharding.Sharding | None = None) -
         path=path,
         version=container,
         artifact_id=artifact_id,
-        size_bytes=sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
+        size_bytes=orbax.total_bytes(path),
     )
 
 

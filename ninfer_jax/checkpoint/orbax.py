@@ -7,6 +7,7 @@ device where one is given.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ from ninfer_jax.errors import ArtifactError
 
 READ_BYTES = 256 << 20
 """Bytes that a load may have in flight."""
+
+FILE_LIST = "ninfer_files.json"
+"""Name and size of every file of a checkpoint."""
 
 Arrays = Mapping[str, np.ndarray]
 """Arrays by path; a path is a string and never taken apart."""
@@ -54,9 +58,44 @@ def save_group(path: Path, arrays: Arrays, metadata: Mapping[str, Any] | None = 
 
 
 def finish(path: Path) -> None:
-    """Makes the groups saved so far the checkpoint `path`."""
+    """Makes the groups saved so far the checkpoint `path`, with a list of its files."""
     with _context() as ocp:
         ocp.partial.finalize(path)
+    sizes = {str(file.relative_to(path)): file.stat().st_size for file in _files(path)}
+    (path / FILE_LIST).write_text(json.dumps(sizes, indent=0) + "\n", encoding="utf-8")
+
+
+def check_files(path: Path) -> None:
+    """Raises `ArtifactError` naming a file that is missing or has another size than it had.
+
+    Reading a checkpoint with such a file would also fail, but in many threads and late.
+    """
+    try:
+        sizes = json.loads((path / FILE_LIST).read_bytes())
+        expected = {str(name): int(size) for name, size in sizes.items()}
+    except FileNotFoundError:
+        # Rewritten by Orbax itself: then Orbax answers for it.
+        return
+    except (OSError, ValueError, TypeError, AttributeError):
+        raise ArtifactError(f"{path.name}: {FILE_LIST} is not a list of files") from None
+    for name, size in expected.items():
+        file = path / name
+        if not file.is_file():
+            raise ArtifactError(f"{path.name}: the file {name} is missing; convert again")
+        if file.stat().st_size != size:
+            raise ArtifactError(
+                f"{path.name}: the file {name} has {file.stat().st_size} bytes, expected {size}; "
+                "convert again"
+            )
+
+
+def total_bytes(path: Path) -> int:
+    """Bytes of all files of a checkpoint."""
+    return sum(file.stat().st_size for file in _files(path))
+
+
+def _files(path: Path) -> list[Path]:
+    return [file for file in sorted(path.rglob("*")) if file.is_file() and file.name != FILE_LIST]
 
 
 def drop_unfinished_group(path: Path) -> None:
