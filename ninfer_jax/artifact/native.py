@@ -33,6 +33,9 @@ from ninfer_jax.artifact.parameters import (
     parameter_format,
 )
 
+NATIVE_TEMPLATE_BYTES = 9712
+"""Size of the chat template in the published version 3 files."""
+
 _ATTENTION = ("query key gate value", "query key", "gate value")
 _GATED_DELTANET = ("query key value z", "query key", "value z", "a_projection b_projection")
 
