@@ -25,10 +25,13 @@ from ninfer_jax.errors import ArtifactError
 from tools.synthetic_resources import full_resources, padded, tiny_resources
 
 SHORT_NAMES = {"tiny": "ninfer-tiny"}
+PUBLISHED_MODELS = ("qwen3.8-27b", "qwen3.6-27b")
 
 
 def published_resource_sizes(model_id: str, container: int) -> dict[str, int]:
     """File name -> bytes of the frontend files in the published artifact."""
+    if model_id not in PUBLISHED_MODELS or (model_id, container) == ("qwen3.6-27b", 3):
+        raise ArtifactError(f"no published resource sizes of {model_id}, container {container}")
     sizes = QWEN36_RESOURCES if model_id == "qwen3.6-27b" else QWEN38_RESOURCES
     if container == 3:
         sizes = sizes | {"chat_template.jinja": NATIVE_TEMPLATE_BYTES}
@@ -65,15 +68,10 @@ def main(arguments: list[str] | None = None) -> int:
         "seed": options.seed,
     }
     try:
-        if GEOMETRIES[model_id] == QWEN_27B:
-            resources = full_resources(options.tokenizer_cache)
-            if options.published_sizes:
-                sizes = published_resource_sizes(model_id, options.container)
-                resources = padded(resources, sizes)
-        elif options.published_sizes:
-            raise ArtifactError(f"--published-sizes: {model_id} is not published")
-        else:
-            resources = tiny_resources()
+        is_full = GEOMETRIES[model_id] == QWEN_27B
+        resources = full_resources(options.tokenizer_cache) if is_full else tiny_resources()
+        if options.published_sizes:
+            resources = padded(resources, published_resource_sizes(model_id, options.container))
         plan = plan_synthetic({name: len(data) for name, data in resources.items()}, **choice)
         total = sum(plan.file_sizes(options.file_limit))
         with tqdm(total=total, unit="B", unit_scale=True, disable=None) as bar:

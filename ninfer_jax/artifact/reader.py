@@ -184,12 +184,19 @@ class Artifact:
             )
         return self.object_words(name).tobytes()
 
-    def object_words(self, id: str) -> memoryview:
-        """Return the stored bytes of an object, not copied where one file holds them all."""
+    def object_words(self, id: str, begin: int = 0, end: int | None = None) -> memoryview:
+        """Return the stored bytes `[begin, end)` of an object, all of them by default.
+
+        They are not copied where one file holds them all. Raises `ArtifactError` for an unknown
+        object and ValueError for a range that is not inside it.
+        """
         stored = self.objects.get(id)
         if stored is None:
             raise ArtifactError(f"{self.path.name}: no object {id!r}")
-        return memoryview(self._payload.read(stored.offset, stored.bytes))
+        end = stored.bytes if end is None else end
+        if not 0 <= begin <= end <= stored.bytes:
+            raise ValueError(f"bytes [{begin}, {end}) of object {id!r} of {stored.bytes} bytes")
+        return memoryview(self._payload.read(stored.offset + begin, end - begin))
 
     def _resolve(self, name: str, binding: Binding, shape: tuple[int, ...] | None) -> StoredTensor:
         expected = None if shape is None else tuple(shape)

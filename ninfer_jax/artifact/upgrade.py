@@ -150,11 +150,14 @@ def _append(
 
 
 def _first_difference(left: Artifact, right: Artifact, id: str) -> int | None:
-    first, second = (
-        np.frombuffer(artifact.object_words(id), np.uint8) for artifact in (left, right)
-    )
-    for offset in range(0, first.size, CHUNK_BYTES):
-        unequal = first[offset : offset + CHUNK_BYTES] != second[offset : offset + CHUNK_BYTES]
+    size = left.objects[id].bytes
+    for offset in range(0, size, CHUNK_BYTES):
+        end = min(offset + CHUNK_BYTES, size)
+        first, second = (
+            np.frombuffer(artifact.object_words(id, offset, end), np.uint8)
+            for artifact in (left, right)
+        )
+        unequal = first != second
         if unequal.any():
             return offset + int(np.argmax(unequal))
     return None
