@@ -12,6 +12,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,18 @@ def unknown_identity(container: Container) -> LegacyDirectory | None:
     return directory
 
 
+def summarize_unknown(container: Container, directory: LegacyDirectory) -> dict[str, Any]:
+    """Return what can be said of a file whose identity is not known, as plain JSON values."""
+    return {
+        "path": str(container.path),
+        "container_version": directory.version,
+        "unknown_identity": [directory.model_id, directory.weights_id],
+        "size_bytes": container.size_bytes,
+        "same_size_as": _same_size(container.size_bytes, 1),
+        "objects": [asdict(stored) for stored in directory.objects.values()],
+    }
+
+
 def report_unknown(container: Container, directory: LegacyDirectory) -> Iterator[str]:
     """Yield the objects of a well-formed file whose identity is not known."""
     identity = f"{directory.model_id}/{directory.weights_id or '-'}"
@@ -159,9 +172,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         container.payload.close()
         directory = unknown_identity(container)
         if directory is not None:
+            hashes = hash_files([container.path]) if options.sha256 else {}
+            if options.json:
+                print(json.dumps(summarize_unknown(container, directory) | hashes, indent=1))
+                return 0
             print("\n".join(report_unknown(container, directory)))
-            if options.sha256:
-                print("\n".join(report_hashes(hash_files([container.path]))))
+            if hashes:
+                print("\n".join(report_hashes(hashes)))
             return 0
         with open_artifact(options.file) as artifact:
             faults = list(verify_artifact(artifact)) if options.verify else []
