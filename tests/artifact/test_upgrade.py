@@ -156,9 +156,9 @@ def test_what_is_refused(tiny, minis, tmp_path):
     source, done = tiny(), tmp_path / "new.ninfer"
     with pytest.raises(ArtifactError, match="the chat template is empty"):
         upgrade_artifact(source, done, chat_template=b"")
-    with pytest.raises(ArtifactError, match="mini.ninfer: unknown identity 'test-model/test-wei"):
+    with pytest.raises(ArtifactError, match=r"mini\.ninfer: unknown identity 'test-model/test-wei"):
         upgrade_artifact(minis.write_version(2), done)
-    with pytest.raises(ArtifactError, match="has no resource 'chat_template.jinja' to replace"):
+    with pytest.raises(ArtifactError, match=r"has no resource 'chat_template\.jinja' to replace"):
         upgrade_artifact(minis.write_version(3), done, chat_template=b"x")
     with pytest.raises(ArtifactError, match="leaves no room for payload"):
         upgrade_artifact(source, done, file_limit=8192)
