@@ -43,6 +43,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="BYTES",
         help="largest file of an artifact; larger ones are split into parts (%(default)s)",
     )
+    found.add_argument(
+        "--chat-template",
+        type=Path,
+        metavar="FILE",
+        help="from artifact to artifact: replaces the artifact's own template",
+    )
     return found
 
 
@@ -67,7 +73,6 @@ def kind_of(path: Path) -> str:
 def convert(options: argparse.Namespace, watch: Callable[[str], Callable[[int], None]]) -> None:
     """Runs one conversion; `watch` makes a progress bar with a title."""
     from ninfer_jax.artifact.upgrade import upgrade_artifact
-
     from ninfer_jax.checkpoint.convert import artifact_to_checkpoint, checkpoint_to_artifact
 
     source, destination = options.source, options.destination
@@ -83,7 +88,14 @@ def convert(options: argparse.Namespace, watch: Callable[[str], Callable[[int], 
             source, destination, file_limit=options.file_limit, progress=progress
         )
     elif kind == "artifact":
-        upgrade_artifact(source, destination, file_limit=options.file_limit, progress=progress)
+        template = options.chat_template and options.chat_template.read_bytes()
+        upgrade_artifact(
+            source,
+            destination,
+            file_limit=options.file_limit,
+            chat_template=template,
+            progress=progress,
+        )
     else:
         raise ArtifactError(f"{source} is already an Orbax checkpoint; name a target FILE.ninfer")
     print(f"written     {destination}")
@@ -94,6 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     # A conversion needs no accelerator, and must not take one from a server.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    sys.unraisablehook = without_closed_loops(sys.unraisablehook)
     bars: list[tqdm] = []
 
     def watch(title: str) -> Callable[[int], None]:
@@ -120,6 +133,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for bar in bars:
         bar.close()
     return 0
+
+
+def without_closed_loops(hook: Callable) -> Callable:
+    """A hook for unraisable exceptions that keeps silent about closed event loops.
+
+    When a read or write fails, Orbax closes its loop while others are still under way; each of
+    them would print a traceback before the one line that tells what happened.
+    """
+
+    def quiet(unraisable) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            hook(unraisable)
+
+    return quiet
 
 
 def total(source: Path) -> int | None:

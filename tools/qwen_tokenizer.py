@@ -42,27 +42,37 @@ def write_tokenizer(folder: Path) -> tuple[Path, Path]:
         return files
     folder.mkdir(parents=True, exist_ok=True)
     records = {
-        token_id: {
-            "content": spelling,
-            "lstrip": False,
-            "normalized": False,
-            "rstrip": False,
-            "single_word": False,
-            "special": spelling not in NOT_SPECIAL,
-        }
+        token_id: added_token(spelling, spelling not in NOT_SPECIAL)
         for token_id, spelling in QWEN3_5_SPECIAL_TOKENS
     }
     description = tokenizer_description(ranks, QWEN3_5_PAT_STR, records)
-    config = {
+    config = tokenizer_config(records)
+    files[0].write_text(json.dumps(description, ensure_ascii=False), encoding="utf-8")
+    files[1].write_text(json.dumps(config, ensure_ascii=False), encoding="utf-8")
+    stamp.write_text(digest)
+    return files
+
+
+def added_token(spelling: str, special: bool) -> dict:
+    """The record of one added token, in the form of both files."""
+    return {
+        "content": spelling,
+        "lstrip": False,
+        "normalized": False,
+        "rstrip": False,
+        "single_word": False,
+        "special": special,
+    }
+
+
+def tokenizer_config(records: Mapping[int, dict]) -> dict:
+    """`tokenizer_config.json`, which names every added token."""
+    return {
         "added_tokens_decoder": {str(token_id): record for token_id, record in records.items()},
         "eos_token": "<|im_end|>",
         "pad_token": "<|endoftext|>",
         "tokenizer_class": "Qwen2Tokenizer",
     }
-    files[0].write_text(json.dumps(description, ensure_ascii=False), encoding="utf-8")
-    files[1].write_text(json.dumps(config, ensure_ascii=False), encoding="utf-8")
-    stamp.write_text(digest)
-    return files
 
 
 def tokenizer_description(

@@ -14,14 +14,11 @@ from functools import cache
 from ninfer_jax.artifact.codecs import encoded_bytes
 from ninfer_jax.artifact.directory import ResourceObject, StoredObject, TensorObject
 from ninfer_jax.artifact.formats import FORMATS, LEGACY_RAW_BYTES, TENSOR_ALIGNMENT
+from ninfer_jax.artifact.geometry import GEOMETRIES, Geometry
 from ninfer_jax.artifact.legacy import LegacyDirectory
 from ninfer_jax.artifact.legacy_names import legacy_objects
 from ninfer_jax.artifact.parameters import (
     COMPONENTS,
-    DFLASH2_LAYERS,
-    NVFP4_MLP_LAYERS,
-    TEXT_LAYERS,
-    VISION_LAYERS,
     is_attention_layer,
     model_parameters,
     parameter_format,
@@ -65,10 +62,12 @@ def inventory(
 
     `profile` is `nvfp4` or `groupwise-int`; `components` selects from `COMPONENTS`, text included.
     """
-    parameters = {parameter.name: parameter for parameter in model_parameters()}
-    holders = legacy_objects()
+    geometry = GEOMETRIES[model_id]
+    known = model_parameters(COMPONENTS, geometry)
+    parameters = {parameter.name: parameter for parameter in known}
+    holders = legacy_objects(geometry)
     tensors = []
-    for name in _names(profile, components):
+    for name in _names(profile, components, geometry):
         if name.endswith("/input_scale_divisor"):
             tensors.append(InventoryTensor(name, "text", "fp32", ()))
             continue
@@ -143,8 +142,8 @@ def payload_bytes(objects: Mapping[str, StoredObject]) -> int:
     return max(stored.offset + stored.bytes for stored in objects.values())
 
 
-def _names(profile: str, components: tuple[str, ...]) -> Iterator[str]:
-    yield from _text_names(profile)
+def _names(profile: str, components: tuple[str, ...], geometry: Geometry) -> Iterator[str]:
+    yield from _text_names(profile, geometry)
     if "proposal" in components:
         yield from ("text/draft_head", "text/draft_head_token_ids")
     if "mtp" in components:
@@ -156,12 +155,12 @@ def _names(profile: str, components: tuple[str, ...]) -> Iterator[str]:
         )
         yield "mtp/final_norm"
     if "vision" in components:
-        yield from _vision_names()
+        yield from _vision_names(geometry.vision.layers)
     if "dflash2" in components:
-        yield from _dflash2_names()
+        yield from _dflash2_names(geometry.draft.layers)
 
 
-def _text_names(profile: str) -> Iterator[str]:
+def _text_names(profile: str, geometry: Geometry) -> Iterator[str]:
     wide = profile == "nvfp4"
     attention = (
         "attention/query_key_gate_value" if wide else "attention/query_key attention/gate_value"
@@ -172,12 +171,12 @@ def _text_names(profile: str) -> Iterator[str]:
         else "gdn/a_projection gdn/b_projection gdn/query_key gdn/value_z"
     )
     yield "text/token_embedding"
-    for layer in range(TEXT_LAYERS):
+    for layer in range(geometry.layers):
         if is_attention_layer(layer):
             mixer = f"{attention} attention/query_norm attention/key_norm attention/output"
         else:
             mixer = f"gdn/a_log gdn/dt_bias gdn/convolution {projections} gdn/norm gdn/output"
-        divisors = wide and layer < NVFP4_MLP_LAYERS
+        divisors = wide and layer < geometry.nvfp4_mlp_layers
         mlp = (
             "mlp/gate_up mlp/gate_up_projection/input_scale_divisor "
             "mlp/down mlp/down_projection/input_scale_divisor"
@@ -190,9 +189,9 @@ def _text_names(profile: str) -> Iterator[str]:
     yield from ("text/final_norm", "text/output_head")
 
 
-def _vision_names() -> Iterator[str]:
+def _vision_names(layers: int) -> Iterator[str]:
     yield from _prefixed("vision", "patch_embedding patch_embedding_bias position_embedding")
-    for layer in range(VISION_LAYERS):
+    for layer in range(layers):
         yield from _prefixed(
             f"vision/layers/{layer}",
             "attention/qkv attention/qkv_bias attention/output attention/output_bias "
@@ -202,9 +201,9 @@ def _vision_names() -> Iterator[str]:
     yield from _prefixed("vision/merger", "fc1 fc1_bias fc2 fc2_bias norm/weight norm/bias")
 
 
-def _dflash2_names() -> Iterator[str]:
+def _dflash2_names(layers: int) -> Iterator[str]:
     yield from _prefixed("dflash2", "feature_projection context_norm")
-    for layer in range(DFLASH2_LAYERS):
+    for layer in range(layers):
         yield from _prefixed(
             f"dflash2/layers/{layer}",
             "input_norm attention_conv/base_kernel attention_conv/kernel_projection "

@@ -25,12 +25,13 @@ from ninfer_jax.artifact.directory import (
     check_storage,
 )
 from ninfer_jax.artifact.formats import FP8, LEGACY_FORMATS, LEGACY_RAW_BYTES, NVFP4
+from ninfer_jax.artifact.geometry import GEOMETRIES, QWEN_27B, Geometry
 from ninfer_jax.artifact.legacy_names import (
     legacy_divisors,
     legacy_objects,
     resource_owner,
 )
-from ninfer_jax.artifact.parameters import PROPOSAL_ROWS, model_parameters
+from ninfer_jax.artifact.parameters import COMPONENTS, model_parameters
 from ninfer_jax.artifact.published_configs import (
     dflash2_config,
     mtp_config,
@@ -45,6 +46,8 @@ KNOWN_IDENTITIES = (
     ("qwen3.8-27b", "groupwise-int"),
     ("qwen3.6-27b", "nvfp4"),
     ("qwen3.6-27b", "groupwise-int"),
+    ("ninfer-tiny", "nvfp4"),
+    ("ninfer-tiny", "groupwise-int"),
 )
 
 
@@ -147,8 +150,9 @@ def upgrade_directory(legacy: LegacyDirectory, payload_bytes: int) -> Directory:
         raise ArtifactError(f"unknown identity {found!r}, expected one of {known}")
     has_dflash2 = any(name.startswith("dflash2/") for name in legacy.objects)
     components = ("text", "mtp", "vision", "proposal") + ("dflash2",) * has_dflash2
-    bindings, divisors, resources = _bind(legacy)
-    parameters = model_parameters(components)
+    geometry = GEOMETRIES[legacy.model_id]
+    bindings, divisors, resources = _bind(legacy, geometry)
+    parameters = model_parameters(components, geometry)
     for parameter in parameters:
         if parameter.name not in bindings:
             raise ArtifactError(f"parameter {parameter.name!r} is missing: no object holds it")
@@ -165,7 +169,7 @@ def upgrade_directory(legacy: LegacyDirectory, payload_bytes: int) -> Directory:
         "weights_id": weights_id,
     }
     return Directory(
-        components=published_components(resources, has_dflash2),
+        components=published_components(resources, has_dflash2, geometry),
         objects=legacy.objects,
         bindings={parameter.name: bindings[parameter.name] for parameter in parameters},
         uses=tuple(uses),
@@ -181,27 +185,32 @@ def activation_policy(format: str) -> str:
 
 
 def published_components(
-    resources: dict[str, dict[str, str]], has_dflash2: bool
+    resources: dict[str, dict[str, str]], has_dflash2: bool, geometry: Geometry = QWEN_27B
 ) -> dict[str, Component]:
     """Return the components of the published models; `resources` is component -> role -> id."""
     components = {
         "text": Component(
-            text_config(), None, resources["text"], Proposal("indexed", PROPOSAL_ROWS)
+            text_config(geometry),
+            None,
+            resources["text"],
+            Proposal("indexed", geometry.proposal_rows),
         ),
-        "vision": Component(vision_config(), "text", resources["vision"]),
+        "vision": Component(vision_config(geometry), "text", resources["vision"]),
         "mtp": Component(mtp_config(), "text"),
     }
     if has_dflash2:
-        components["dflash2"] = Component(dflash2_config(), "text")
+        components["dflash2"] = Component(dflash2_config(geometry), "text")
     return components
 
 
 def _bind(
-    legacy: LegacyDirectory,
+    legacy: LegacyDirectory, geometry: Geometry
 ) -> tuple[dict[str, Binding], dict[str, str], dict[str, dict[str, str]]]:
     """Return parameter -> binding, parameter -> divisor object, component -> role -> resource."""
-    known, sites = legacy_objects(), legacy_divisors()
-    shapes = {parameter.name: parameter.shape for parameter in model_parameters()}
+    known, sites = legacy_objects(geometry), legacy_divisors(geometry)
+    shapes = {
+        parameter.name: parameter.shape for parameter in model_parameters(COMPONENTS, geometry)
+    }
     bindings: dict[str, Binding] = {}
     divisors: dict[str, str] = {}
     resources: dict[str, dict[str, str]] = {"text": {}, "vision": {}}

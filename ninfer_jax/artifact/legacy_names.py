@@ -6,13 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from ninfer_jax.artifact.parameters import (
-    DFLASH2_LAYERS,
-    TEXT_LAYERS,
-    VISION_LAYERS,
-    is_attention_layer,
-    model_parameters,
-)
+from ninfer_jax.artifact.geometry import QWEN_27B, Geometry
+from ninfer_jax.artifact.parameters import COMPONENTS, is_attention_layer, model_parameters
 
 # Suffix of a fused parent -> members, first rows first.
 FUSED_SUFFIXES: dict[str, tuple[str, ...]] = {
@@ -68,16 +63,18 @@ class Share:
 
 
 @cache
-def legacy_objects() -> dict[str, tuple[Share, ...]]:
+def legacy_objects(geometry: Geometry = QWEN_27B) -> dict[str, tuple[Share, ...]]:
     """Return every tensor name of versions 1 and 2 -> the parameters it holds.
 
     Names of both profiles are present: an artifact has either the wide or the narrow parents.
     """
     objects: dict[str, tuple[Share, ...]] = {}
-    shapes = {parameter.name: parameter.shape for parameter in model_parameters()}
+    shapes = {
+        parameter.name: parameter.shape for parameter in model_parameters(COMPONENTS, geometry)
+    }
     for name in shapes:
         objects[_legacy_name(name)] = (Share(name),)
-    for legacy, block, suffix in _fused_sites():
+    for legacy, block, suffix in _fused_sites(geometry):
         group = suffix.split("/")[0]
         shares, begin = [], 0
         for member in FUSED_SUFFIXES[suffix]:
@@ -98,10 +95,10 @@ def legacy_objects() -> dict[str, tuple[Share, ...]]:
 
 
 @cache
-def legacy_divisors() -> dict[str, tuple[str, ...]]:
+def legacy_divisors(geometry: Geometry = QWEN_27B) -> dict[str, tuple[str, ...]]:
     """Return every input-divisor object of version 2 -> the parameters whose uses refer to it."""
     divisors = {}
-    for layer in range(TEXT_LAYERS):
+    for layer in range(geometry.layers):
         block = f"text/layers/{layer}"
         mixer = "attention" if is_attention_layer(layer) else "gdn"
         for suffix, members in DIVISOR_SUFFIXES.items():
@@ -130,7 +127,7 @@ def _legacy_name(parameter: str) -> str:
     return parameter
 
 
-def _fused_sites() -> Iterator[tuple[str, str, str]]:
+def _fused_sites(geometry: Geometry) -> Iterator[tuple[str, str, str]]:
     """Yield (legacy block, logical block, fused suffix) for every fused parent that may occur."""
     attention = (
         "attention/query_key",
@@ -143,7 +140,7 @@ def _fused_sites() -> Iterator[tuple[str, str, str]]:
         "gdn/query_key_value_z",
         "gdn/a_b_projection",
     )
-    for layer in range(TEXT_LAYERS):
+    for layer in range(geometry.layers):
         block = f"text/layers/{layer}"
         for suffix in (
             *(attention if is_attention_layer(layer) else recurrent),
@@ -152,11 +149,11 @@ def _fused_sites() -> Iterator[tuple[str, str, str]]:
             yield block, block, suffix
     for suffix in (*attention, "mlp/gate_up"):
         yield "mtp/layer", "mtp/layers/0", suffix
-    for layer in range(VISION_LAYERS):
+    for layer in range(geometry.vision.layers):
         block = f"vision/layers/{layer}"
         yield block, block, "attention/qkv"
         yield block, block, "attention/qkv_bias"
-    for layer in range(DFLASH2_LAYERS):
+    for layer in range(geometry.draft.layers):
         block = f"dflash2/layers/{layer}"
         yield block, block, "attention/query_key_value"
         yield block, block, "mlp/gate_up"

@@ -1,4 +1,4 @@
-"""The directory that the version 3 converter writes for the 27B: order, ids, fusion, uses.
+"""The directory that the version 3 converter writes for a model: order, ids, fusion, uses.
 
 Readers never depend on this order; writers follow it, and planners read sizes from it.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from ninfer_jax.artifact.codecs import encoded_bytes
 from ninfer_jax.artifact.directory import (
@@ -21,26 +22,30 @@ from ninfer_jax.artifact.directory import (
     Use,
 )
 from ninfer_jax.artifact.formats import FORMATS, NVFP4, TENSOR_ALIGNMENT
+from ninfer_jax.artifact.geometry import GEOMETRIES, QWEN_27B, Geometry
 from ninfer_jax.artifact.legacy import activation_policy, published_components
 from ninfer_jax.artifact.legacy_names import resource_owner
 from ninfer_jax.artifact.parameters import (
     COMPONENTS,
-    DFLASH2_LAYERS,
-    TEXT_LAYERS,
-    VISION_LAYERS,
     Parameter,
     is_attention_layer,
     model_parameters,
     parameter_format,
 )
 
+NATIVE_TEMPLATE_BYTES = 9712
+"""Size of the chat template in the published version 3 files."""
+
 _ATTENTION = ("query key gate value", "query key", "gate value")
 _GATED_DELTANET = ("query key value z", "query key", "value z", "a_projection b_projection")
 
 
-def candidate_groups(components: tuple[str, ...] = COMPONENTS) -> Iterator[tuple[str, ...]]:
+def candidate_groups(
+    components: tuple[str, ...] = COMPONENTS, geometry: Geometry = QWEN_27B
+) -> Iterator[tuple[str, ...]]:
     """Yield the parameters that may share a parent, in the order in which parents are formed."""
-    blocks = [(f"text/layers/{layer}", is_attention_layer(layer)) for layer in range(TEXT_LAYERS)]
+    layers = range(geometry.layers)
+    blocks = [(f"text/layers/{layer}", is_attention_layer(layer)) for layer in layers]
     if "mtp" in components:
         blocks.append(("mtp/layers/0", True))
     for block, is_attention in blocks:
@@ -48,16 +53,16 @@ def candidate_groups(components: tuple[str, ...] = COMPONENTS) -> Iterator[tuple
         for group in groups:
             yield _members(f"{block}/{mixer}", group)
         yield _members(f"{block}/mlp", "gate up")
-    for layer in range(VISION_LAYERS if "vision" in components else 0):
+    for layer in range(geometry.vision.layers if "vision" in components else 0):
         yield _members(f"vision/layers/{layer}/attention", "query key value")
         yield _members(f"vision/layers/{layer}/attention", "query_bias key_bias value_bias")
-    for layer in range(DFLASH2_LAYERS if "dflash2" in components else 0):
+    for layer in range(geometry.draft.layers if "dflash2" in components else 0):
         yield _members(f"dflash2/layers/{layer}/attention", "query key value")
         yield _members(f"dflash2/layers/{layer}/mlp", "gate up")
 
 
 def native_parents(
-    profile: str, components: tuple[str, ...] = COMPONENTS
+    profile: str, components: tuple[str, ...] = COMPONENTS, geometry: Geometry = QWEN_27B
 ) -> list[tuple[Parameter, ...]]:
     """Return the parents `weight/000000`, ... in order, each as the parameters whose rows it holds.
 
@@ -65,10 +70,10 @@ def native_parents(
     and B projections stay separate in `groupwise-int`. What is left follows alone. DFlash2
     context keys and values are shares of `key` and `value` and have no parent.
     """
-    parameters = {parameter.name: parameter for parameter in model_parameters(components)}
+    parameters = {parameter.name: parameter for parameter in model_parameters(components, geometry)}
     placed: set[str] = set()
     parents: list[tuple[Parameter, ...]] = []
-    for names in candidate_groups(components):
+    for names in candidate_groups(components, geometry):
         if profile == "groupwise-int" and names[0].endswith("/a_projection"):
             continue
         members = tuple(parameters[name] for name in names)
@@ -83,9 +88,17 @@ def native_parents(
 
 
 def native_directory(
-    profile: str, resources: Mapping[str, int], components: tuple[str, ...] = COMPONENTS
+    profile: str,
+    resources: Mapping[str, int],
+    components: tuple[str, ...] = COMPONENTS,
+    model_id: str = "qwen3.8-27b",
+    geometry: Geometry | None = None,
 ) -> Directory:
-    """Return the directory of a natively written file; `resources` is file name -> bytes."""
+    """Return the directory of a natively written file; `resources` is file name -> bytes.
+
+    `geometry` is that of `model_id` when None.
+    """
+    geometry = geometry or GEOMETRIES[model_id]
     objects: dict[str, StoredObject] = {}
     roles: dict[str, dict[str, str]] = {"text": {}, "vision": {}}
     cursor = 0
@@ -96,8 +109,8 @@ def native_directory(
         roles[owner][file_name] = id
         cursor += size
     bindings: dict[str, Binding] = {}
-    for index, members in enumerate(native_parents(profile, components)):
-        format = parameter_format(members[0], profile)
+    for index, members in enumerate(native_parents(profile, components, geometry)):
+        format = parameter_format(members[0], profile, model_id)
         shape = members[0].shape
         if len(members) > 1:
             shape = (sum(member.shape[0] for member in members), *shape[1:])
@@ -106,9 +119,9 @@ def native_directory(
         cursor = stored.offset + stored.bytes
         bindings |= _shares(stored, members)
     uses = []
-    parameters = model_parameters(components)
+    parameters = model_parameters(components, geometry)
     for parameter in parameters:
-        format = parameter_format(parameter, profile)
+        format = parameter_format(parameter, profile, model_id)
         for name in parameter.inputs:
             auxiliaries = {}
             if format == NVFP4:
@@ -118,14 +131,16 @@ def native_directory(
                 cursor = stored.offset + stored.bytes
                 auxiliaries[INPUT_DIVISOR] = Binding(object=stored.id)
             uses.append(Use(parameter.name, name, activation_policy(format), auxiliaries))
-    described = published_components(roles, "dflash2" in components)
+    described = published_components(roles, "dflash2" in components, geometry)
+    if "proposal" not in components:
+        described["text"] = replace(described["text"], proposal=None)
     return Directory(
         components={name: part for name, part in described.items() if name in components},
         objects=objects,
         bindings={parameter.name: bindings[parameter.name] for parameter in parameters},
         uses=tuple(uses),
         files=(FileEntry(None, cursor),),
-        metadata={"name": "qwen3.8-27b"},
+        metadata={"name": model_id},
         provenance={},
     )
 

@@ -65,35 +65,48 @@ def artifact_to_checkpoint(
         groups = list(_groups(artifact))
         with Staging(destination, plan) as staging:
             unfinished = staging.folder / "checkpoint"
-            done = staging.state.get("groups", 0)
-            rest = sum(_bytes(piece) for group in groups[done:] for piece in group)
-            require_space(destination.parent, rest)
-            orbax.drop_unfinished_group(unfinished)
-            hashing = _FileHashes(files)
-            # What is hashed is what was just read, so the disk is read once.
-            with concurrent.futures.ThreadPoolExecutor(1) as pool:
-                position = 0
-                for index, group in enumerate(groups):
-                    size = sum(map(_bytes, group))
-                    position += size
-                    hashed = pool.submit(hashing.advance, position)
-                    metadata = {METADATA: _facts(artifact)} if index == 0 else {}
-                    if index == len(groups) - 1:
-                        hashed.result()
-                        digests = hashing.finish()
-                        metadata[f"{METADATA}_sources"] = digests
-                    if index >= done:
-                        orbax.save_group(unfinished, _arrays(artifact, group), metadata)
-                        staging.record(groups=index + 1)
-                    hashed.result()
-                    progress(size)
-            orbax.finish(unfinished)
+            if staging.state.get("finishing") and not orbax.is_finished(unfinished):
+                staging.clear()
+            if not orbax.is_finished(unfinished):
+                staging.record(finishing=False)
+                _save_groups(artifact, groups, unfinished, _FileHashes(files), progress)
+                staging.record(finishing=True)
+                orbax.finish(unfinished)
             sync_tree(unfinished)
+            _, metadata = orbax.read_metadata(unfinished)
             if os.path.lexists(destination):
                 raise ArtifactError(f"{destination}: exists already and is not overwritten")
             os.rename(unfinished, destination)
             sync_path(destination.parent)
-    return digests
+    return metadata[f"{METADATA}_sources"]
+
+
+def _save_groups(
+    artifact: Artifact,
+    groups: list[list[Piece]],
+    unfinished: Path,
+    hashing: _FileHashes,
+    progress: Progress,
+) -> None:
+    """Saves the groups that are not saved yet, and hashes the source beside it."""
+    done = orbax.saved_groups(unfinished)
+    rest = sum(_bytes(piece) for group in groups[done:] for piece in group)
+    require_space(unfinished.parent, rest)
+    position = 0
+    # What is hashed is what was just read, so the disk is read once.
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        for index, group in enumerate(groups):
+            size = sum(map(_bytes, group))
+            position += size
+            hashed = pool.submit(hashing.advance, position)
+            metadata = {METADATA: _facts(artifact)} if index == 0 else {}
+            if index == len(groups) - 1:
+                hashed.result()
+                metadata[f"{METADATA}_sources"] = hashing.finish()
+            if index >= done:
+                orbax.save_group(unfinished, _arrays(artifact, group), metadata)
+            hashed.result()
+            progress(size)
 
 
 def checkpoint_to_artifact(

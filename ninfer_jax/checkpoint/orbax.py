@@ -8,7 +8,7 @@ device where one is given.
 from __future__ import annotations
 
 import json
-import logging
+import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 
 from ninfer_jax.errors import ArtifactError
 
@@ -34,14 +35,18 @@ def _context():
     # Imported here: start-up without a checkpoint does not pay for it.
     import orbax.checkpoint.experimental.v1 as ocp
 
-    # Orbax tells of every save at INFO through the root logger's children.
-    logging.getLogger("absl").setLevel(logging.ERROR)
     saving = ocp.options.ArrayOptions.Saving(use_compression=False)
-    with ocp.Context(
-        array_options=ocp.options.ArrayOptions(saving=saving),
-        memory_options=ocp.options.MemoryOptions(read_concurrent_bytes=READ_BYTES),
-    ):
-        yield ocp
+    verbosity = logging.get_verbosity()
+    # Its threads log tracebacks of faults that reach us as exceptions anyway.
+    logging.set_verbosity(logging.FATAL)
+    try:
+        with ocp.Context(
+            array_options=ocp.options.ArrayOptions(saving=saving),
+            memory_options=ocp.options.MemoryOptions(read_concurrent_bytes=READ_BYTES),
+        ):
+            yield ocp
+    finally:
+        logging.set_verbosity(verbosity)
 
 
 def save_group(path: Path, arrays: Arrays, metadata: Mapping[str, Any] | None = None) -> None:
@@ -63,6 +68,11 @@ def finish(path: Path) -> None:
         ocp.partial.finalize(path)
     sizes = {str(file.relative_to(path)): file.stat().st_size for file in _files(path)}
     (path / FILE_LIST).write_text(json.dumps(sizes, indent=0) + "\n", encoding="utf-8")
+
+
+def is_finished(path: Path) -> bool:
+    """Whether `finish` was completed for the checkpoint `path`."""
+    return (path / FILE_LIST).is_file()
 
 
 def check_files(path: Path) -> None:
@@ -98,14 +108,22 @@ def _files(path: Path) -> list[Path]:
     return [file for file in sorted(path.rglob("*")) if file.is_file() and file.name != FILE_LIST]
 
 
-def drop_unfinished_group(path: Path) -> None:
-    """Removes what a killed `save_group` left in the unfinished checkpoint `path`."""
-    import shutil
+def saved_groups(path: Path) -> int:
+    """Groups that are completely saved in the unfinished checkpoint `path`.
 
+    What a killed `save_group` left there is removed.
+    """
     folder = path.parent / f"{path.name}.partial_save"
-    for group in folder.iterdir() if folder.is_dir() else ():
-        if group.is_dir() and not (group / "commit_success.txt").is_file():
+    groups = list(folder.iterdir()) if folder.is_dir() else []
+    # The first group makes the folder under another name.
+    groups += path.parent.glob(f"{path.name}.partial_save.*")
+    count = 0
+    for group in groups:
+        if (group / "commit_success.txt").is_file():
+            count += 1
+        else:
             shutil.rmtree(group)
+    return count
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -167,5 +185,6 @@ def load(
 
 
 def _first_line(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:300]
+    """The first line of an error, its middle left out where it is long: causes stand last."""
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return text if len(text) <= 300 else f"{text[:100]} ... {text[-200:]}"

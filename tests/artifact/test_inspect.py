@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 
 import numpy as np
@@ -12,8 +14,10 @@ from ninfer_jax.artifact import (
     TensorToWrite,
     open_artifact,
     pack_object,
+    published,
     write_artifact,
 )
+from ninfer_jax.artifact.published import PublishedFile
 from ninfer_jax.artifact.verify import verify_artifact
 from ninfer_jax.inspect import main
 
@@ -110,3 +114,74 @@ def test_verify_opens_every_part(minis):
         assert list(verify_artifact(artifact)) == [
             "part file 'mini.ninfer.part-0001': truncated: 4351 bytes, expected 4352"
         ]
+
+
+def test_sha256_of_a_foreign_file(tiny_model, capsys):
+    path = tiny_model.write()
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert main([str(path), "--sha256"]) == 0
+    shown = capsys.readouterr()
+    assert f"sha256      {digest}  tiny.ninfer\n" in shown.out
+    assert "official    not one of the official artifacts known to this version\n" in shown.out
+    assert shown.err == ""
+    assert main([str(path), "--sha256", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["sha256"] == {"tiny.ninfer": digest} and facts["official"] is None
+    assert main([str(path), "--json"]) == 0
+    assert "sha256" not in json.loads(capsys.readouterr().out)
+
+
+def test_sha256_of_an_official_file(tiny_model, capsys, monkeypatch):
+    path = tiny_model.write()
+    content = path.read_bytes()
+    known = PublishedFile(
+        "Tiny", "groupwise-int", True, 3, "tiny.ninfer", len(content),
+        hashlib.sha256(content).hexdigest(), 1, ("abc", "def"),
+    )  # fmt: skip
+    monkeypatch.setattr(published, "PUBLISHED", (known,))
+    assert main([str(path)]) == 0
+    hint = "size        that of Tiny groupwise-int + DFlash2, container version 3; --sha256 tells"
+    assert hint in capsys.readouterr().out
+    assert main([str(path), "--sha256"]) == 0
+    name = "Tiny groupwise-int + DFlash2, container version 3"
+    assert f"official    {name}, revision abc, def\n" in capsys.readouterr().out
+    assert main([str(path), "--sha256", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["official"]["name"] == name and facts["same_size_as"] == [name]
+    assert facts["official"]["revisions"] == ["abc", "def"]
+    monkeypatch.setattr(published, "PUBLISHED", (dataclasses.replace(known, revisions=()),))
+    assert main([str(path), "--sha256"]) == 0
+    assert f"official    {name}, revision not known\n" in capsys.readouterr().out
+
+
+def test_sha256_of_a_set_of_files(minis, capsys):
+    files = minis.write_split()
+    assert main([str(files[0]), "--sha256", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["sha256"] == {
+        file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files
+    }
+    files[1].unlink()
+    assert main([str(files[0]), "--sha256"]) == 1
+    assert "part-0001: cannot be read: No such file" in capsys.readouterr().err
+
+
+def test_unknown_identities_can_be_hashed_and_listed_as_json(minis, capsys):
+    path = minis.write_version(2)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert main([str(path), "--sha256"]) == 0
+    assert f"sha256      {digest}  mini.ninfer" in capsys.readouterr().out
+    assert main([str(path), "--sha256", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["unknown_identity"] == ["test-model", "test-weights"]
+    assert facts["sha256"] == {"mini.ninfer": digest}
+    assert [stored["id"] for stored in facts["objects"]][-1] == "quant/q4"
+
+
+def test_totals(tiny_model, capsys):
+    main([str(tiny_model.write())])
+    shown = capsys.readouterr().out
+    with open_artifact(tiny_model.path) as artifact:
+        assert f"objects     {'all':24} {len(artifact.objects):6}\n" in shown
+    assert "uses        with an input divisor         1\n" in shown
+    assert ", groupwise-int\n" in shown

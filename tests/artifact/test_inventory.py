@@ -12,7 +12,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from ninfer_jax.artifact.directory import Directory, FileEntry, ResourceObject
+from ninfer_jax.artifact.directory import Directory, ResourceObject
 from ninfer_jax.artifact.framing import PAGE, entry_header, payload_start
 from ninfer_jax.artifact.inventory import (
     QWEN36_RESOURCES,
@@ -24,17 +24,18 @@ from ninfer_jax.artifact.inventory import (
     plan_legacy,
 )
 from ninfer_jax.artifact.legacy import upgrade_directory
-from ninfer_jax.artifact.native import native_directory, native_parents
+from ninfer_jax.artifact.native import NATIVE_TEMPLATE_BYTES, native_directory, native_parents
 from ninfer_jax.artifact.parameters import COMPONENTS, model_parameters
 from ninfer_jax.artifact.parse import parse_directory
 from ninfer_jax.artifact.reader import open_artifact
 from ninfer_jax.artifact.requirements import check_configs
-from ninfer_jax.artifact.writer import directory_text, layout_files
+from ninfer_jax.artifact.writer import layout_files
 from ninfer_jax.errors import ArtifactError
 
 WITHOUT_DFLASH2 = ("text", "mtp", "vision", "proposal")
-TEMPLATE_BYTES = 9712
-NATIVE_RESOURCES = MappingProxyType(QWEN38_RESOURCES | {"chat_template.jinja": TEMPLATE_BYTES})
+NATIVE_RESOURCES = MappingProxyType(
+    QWEN38_RESOURCES | {"chat_template.jinja": NATIVE_TEMPLATE_BYTES}
+)
 
 
 def planned(profile, components=COMPONENTS, model_id="qwen3.8-27b", version=2):
@@ -120,32 +121,6 @@ def test_offsets_in_the_version_2_payload(profile, table):
         assert [objects[name].offset, objects[name].bytes][: len(numbers)] == list(
             map(int, numbers)
         )
-
-
-@pytest.mark.parametrize(
-    ("profile", "components", "json_bytes", "start", "file_bytes"),
-    [
-        ("groupwise-int", WITHOUT_DFLASH2, 384_449, 385_024, 18_210_749_936),
-        ("groupwise-int", COMPONENTS, 412_349, 413_696, 20_437_571_568),
-        ("nvfp4", WITHOUT_DFLASH2, 411_915, 413_696, 21_492_938_224),
-        ("nvfp4", COMPONENTS, 439_815, 442_368, 23_719_759_856),
-    ],
-)
-def test_upgraded_directories(profile, components, json_bytes, start, file_bytes):
-    """The upgrade tool moves a template of 9,712 bytes to the end of the payload."""
-    legacy = planned(profile, components)
-    old_bytes = payload_bytes(legacy.objects)
-    upgraded = upgrade_directory(legacy, old_bytes)
-    template = "frontend/chat_template.jinja"
-    offset = -(-old_bytes // 256) * 256
-    objects = {id: stored for id, stored in upgraded.objects.items() if id != template}
-    objects[template] = ResourceObject(template, offset, TEMPLATE_BYTES)
-    files = (FileEntry(None, offset + TEMPLATE_BYTES),)
-    text = directory_text(dataclasses.replace(upgraded, objects=objects, files=files))
-    assert len(text) == json_bytes and payload_start(3, len(text)) == start
-    assert start + offset + TEMPLATE_BYTES == file_bytes
-    counts = (1513, 844) if "dflash2" in components else (1422, 785)
-    assert (len(upgraded.bindings), len(upgraded.uses)) == counts
 
 
 def policies(directory: Directory) -> dict[str, int]:

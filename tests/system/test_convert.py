@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -19,16 +18,9 @@ TOOL = [sys.executable, "tools/convert_artifact.py"]
 
 def run(*arguments, limit: int | None = None) -> subprocess.CompletedProcess[str]:
     """Runs the tool; `limit` is the largest file it may write, as a full disk would have it."""
-
-    def restrict() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
+    shell = ["bash", "-c", f'ulimit -f {limit // 1024} && exec "$@"', "-"] if limit else []
     return subprocess.run(
-        [*TOOL, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        preexec_fn=restrict if limit else None,
+        [*shell, *TOOL, *map(str, arguments)], capture_output=True, text=True, timeout=300
     )
 
 

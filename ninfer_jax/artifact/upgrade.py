@@ -1,0 +1,95 @@
+"""Rewriting an artifact as version 3: a new directory and a new split, every word as it was.
+
+Every object keeps its place and its bytes; only the directory is made. A file of version 3 is split
+anew in the same way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+
+from ninfer_jax.artifact.directory import Directory, FileEntry, ResourceObject
+from ninfer_jax.artifact.formats import TENSOR_ALIGNMENT
+from ninfer_jax.artifact.inventory import payload_bytes
+from ninfer_jax.artifact.legacy import LegacyDirectory, upgrade_directory
+from ninfer_jax.artifact.reader import Container, open_container
+from ninfer_jax.artifact.sources import PayloadSource
+from ninfer_jax.artifact.writer import DEFAULT_FILE_LIMIT, Progress, write_directory
+from ninfer_jax.errors import ArtifactError
+
+TEMPLATE = "chat_template.jinja"
+
+
+def plan_upgrade(
+    source: Directory | LegacyDirectory, template_bytes: int | None = None
+) -> Directory:
+    """Return the version 3 directory of a source; the payload is one file, not yet split.
+
+    Object ids, offsets and order stay. With `template_bytes`, a chat template of that size is
+    appended behind the payload, at a multiple of 256, and its record moves to the end; the place
+    of the old template stays empty. Raises `ArtifactError` for a version 1
+    or 2 directory of an unknown identity or inventory.
+    """
+    size = payload_bytes(source.objects)
+    directory = source
+    if isinstance(source, LegacyDirectory):
+        directory = upgrade_directory(source, size)
+    directory = dataclasses.replace(directory, files=(FileEntry(None, size),))
+    if template_bytes is None:
+        return directory
+    id = directory.components["text"].resources.get(TEMPLATE)
+    if id is None:
+        raise ArtifactError(f"component 'text' has no resource {TEMPLATE!r} to replace")
+    offset = -(-size // TENSOR_ALIGNMENT) * TENSOR_ALIGNMENT
+    objects = {name: stored for name, stored in directory.objects.items() if name != id}
+    objects[id] = ResourceObject(id, offset, template_bytes)
+    files = (FileEntry(None, offset + template_bytes),)
+    return dataclasses.replace(directory, objects=objects, files=files)
+
+
+def upgrade_artifact(
+    source: str | Path,
+    destination: str | Path,
+    *,
+    file_limit: int = DEFAULT_FILE_LIMIT,
+    chat_template: bytes | None = None,
+    progress: Progress = lambda count: None,
+) -> list[Path]:
+    """Write `source`, of any version, as version 3; returns the files, entry first.
+
+    The artifact's own chat template is kept unless `chat_template` is given. A new artifact id is
+    drawn. An interrupted call goes on where it stopped when it is made again. Raises
+    `ArtifactError` for a bad source, an empty template, and a name that is taken.
+    """
+    if chat_template is not None and not chat_template:
+        raise ArtifactError("the chat template is empty, expected at least one byte")
+    container = open_container(source)
+    payload = PayloadSource(container.payload)
+    try:
+        planned = plan_upgrade(
+            container.directory, None if chat_template is None else len(chat_template)
+        )
+        payload.open_all()
+        new = None if chat_template is None else planned.components["text"].resources[TEMPLATE]
+        return write_directory(
+            destination,
+            planned,
+            lambda stored: (chat_template,) if stored.id == new else payload.chunks(stored),
+            file_limit=file_limit,
+            source=_origin(container, chat_template),
+            progress=progress,
+        )
+    except ArtifactError as error:
+        raise ArtifactError(f"{container.path.name}: {error.message}") from None
+    finally:
+        payload.close()
+
+
+def _origin(container: Container, chat_template: bytes | None) -> str:
+    """What changes when a byte of the source may have changed."""
+    stat = container.path.stat()
+    template = hashlib.sha256(chat_template or b"").hexdigest()
+    identity = (container.header.artifact_id or b"").hex()
+    return f"{stat.st_size} {stat.st_mtime_ns} {identity} {template}"
