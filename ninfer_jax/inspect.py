@@ -18,7 +18,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ninfer_jax.artifact.directory import Directory, TensorObject, directory_document
+from ninfer_jax.artifact.directory import TensorObject, directory_document
 from ninfer_jax.artifact.formats import NVFP4
 from ninfer_jax.artifact.legacy import KNOWN_IDENTITIES, LegacyDirectory
 from ninfer_jax.artifact.published import PublishedFile, file_sha256, identify, of_size
@@ -186,7 +186,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             paths = [folder / (entry.path or artifact.path.name) for entry in artifact.files]
             hashes = hash_files(paths) if options.sha256 else {}
             if options.json:
-                document = summarize(artifact) | hashes | {"directory": _document(artifact)}
+                document = summarize(artifact) | hashes
+                document["directory"] = directory_document(artifact.directory)
                 if options.verify:
                     document["faults"] = faults
                 print(json.dumps(document, indent=1))
@@ -222,20 +223,6 @@ def _published_facts(found: PublishedFile) -> dict[str, Any]:
         "file_name": found.file_name,
         "revisions": list(found.revisions),
     }
-
-
-def _document(artifact: Artifact) -> dict[str, Any]:
-    return directory_document(
-        Directory(
-            artifact.components,
-            artifact.objects,
-            artifact.bindings,
-            artifact.uses,
-            artifact.files,
-            artifact.metadata,
-            artifact.provenance,
-        )
-    )
 
 
 def _plain(text: str) -> str:

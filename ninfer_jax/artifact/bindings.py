@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ninfer_jax.artifact.codecs import Fields, decode_fields, fuse_rows, unpack_elements
+from ninfer_jax.artifact.codecs import Fields, decode_fields, fuse_rows
 from ninfer_jax.artifact.directory import (
     Binding,
     StoredObject,
@@ -16,7 +16,7 @@ from ninfer_jax.artifact.directory import (
     check_storage,
 )
 from ninfer_jax.artifact.formats import DIRECT_FORMATS
-from ninfer_jax.artifact.payload import Payload
+from ninfer_jax.artifact.sources import ObjectSource
 from ninfer_jax.errors import ArtifactError
 
 
@@ -37,7 +37,7 @@ class StoredTensor:
     format: str
     shape: tuple[int, ...]
     pieces: tuple[Piece, ...]
-    _payload: Payload = field(repr=False, compare=False)
+    _source: ObjectSource = field(repr=False, compare=False)
 
     def words(self) -> Fields:
         """Return the fields in natural row order, as `codecs` lists them; reads only these rows.
@@ -47,13 +47,8 @@ class StoredTensor:
         """
         parts = []
         for piece in self.pieces:
-            payload = self._payload.read(piece.parent.offset, piece.parent.bytes)
             try:
-                parts.append(
-                    unpack_elements(
-                        self.format, piece.parent.shape, payload, piece.begin, piece.end
-                    )
-                )
+                parts.append(self._source.fields(piece.parent, piece.begin, piece.end))
             except ArtifactError as error:
                 raise ArtifactError(
                     f"parameter {self.name!r}: object {piece.parent.id!r}: {error.message}"
@@ -75,7 +70,7 @@ def resolve_binding(
     name: str,
     binding: Binding,
     objects: Mapping[str, StoredObject],
-    payload: Payload,
+    source: ObjectSource,
     shape: tuple[int, ...] | None,
 ) -> StoredTensor:
     """Resolve a parameter and check what can be checked without reading the payload.
@@ -109,7 +104,7 @@ def resolve_binding(
         raise ArtifactError(f"{label}: parts of different formats {', '.join(formats)}")
     if formats[0] not in DIRECT_FORMATS:
         _check_rows(label, pieces, shape)
-    return StoredTensor(name, formats[0], shape, pieces, payload)
+    return StoredTensor(name, formats[0], shape, pieces, source)
 
 
 def _tensor(objects: Mapping[str, StoredObject], name: str) -> TensorObject:

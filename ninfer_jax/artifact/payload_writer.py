@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from ninfer_jax.artifact.directory import StoredObject
+from ninfer_jax.artifact.staging import sync_path
 from ninfer_jax.errors import ArtifactError
 
 Span = tuple[bytes, int, int]
 
 
 class PayloadWriter:
-    """Writes objects in offset order into temporary files, then publishes them.
+    """Writes objects in offset order into a staging folder, then publishes the files.
 
-    `names[i]` is the final name of file i in `folder`; `spans[i]` is its head, the offset at which
-    its payload begins, and the payload bytes it holds. Used as a context manager: leaving it
-    without `publish()` removes what was written.
+    Args:
+      folder: where the files finally are.
+      staging: where they are until then, on the same disk.
+      names: final name of each file.
+      spans: of each file, its head, the offset at which its payload begins, and the payload
+        bytes it holds.
+      position: payload bytes that an earlier run wrote into the same staging folder.
     """
 
-    def __init__(self, folder: Path, names: list[str], spans: list[Span]):
+    def __init__(
+        self, folder: Path, staging: Path, names: list[str], spans: list[Span], position: int = 0
+    ):
         self._final = [folder / name for name in names]
-        self._temporary = [folder / f".{name}.{os.getpid()}.tmp" for name in names]
+        self._temporary = [staging / name for name in names]
         self._spans = spans
         self._index = -1
         self._file = None
         self._room = 0
-        self._position = 0
-        self._published = False
+        self.position = 0
+        if position:
+            self._take_up(position)
 
     def __enter__(self) -> Self:
         return self
@@ -38,22 +49,30 @@ class PayloadWriter:
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self._file.close()
-        if not self._published:
-            for path in self._temporary:
-                path.unlink(missing_ok=True)
 
-    def write(self, stored: StoredObject, data) -> None:
-        """Append one object, with zeros up to its offset.
+    def write(self, stored: StoredObject, chunks: Iterable[Any]) -> None:
+        """Append one object, given as consecutive buffers, with zeros up to its offset.
 
         Raises `ArtifactError` when the data has another size than the object.
         """
-        content = np.frombuffer(data, np.uint8)
-        if content.size != stored.bytes:
+        self._append(np.zeros(stored.offset - self.position, np.uint8))
+        written = 0
+        for chunk in chunks:
+            content = np.frombuffer(chunk, np.uint8)
+            written += content.size
+            if written > stored.bytes:
+                break
+            self._append(content)
+        if written != stored.bytes:
             raise ArtifactError(
-                f"object {stored.id!r}: {content.size} bytes produced, expected {stored.bytes}"
+                f"object {stored.id!r}: {written} bytes produced, expected {stored.bytes}"
             )
-        self._append(np.zeros(stored.offset - self._position, np.uint8))
-        self._append(content)
+
+    def sync(self) -> None:
+        """Forces everything to the disk: what is recorded afterwards can be relied on."""
+        if self._file is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
     def publish(self) -> list[Path]:
         """Give every file its name, the entry last; returns the paths, entry first.
@@ -61,8 +80,8 @@ class PayloadWriter:
         Raises `ArtifactError` when a file of that name has appeared meanwhile.
         """
         total = sum(size for _, _, size in self._spans)
-        if self._position != total:
-            raise ArtifactError(f"{self._position} payload bytes written, expected {total}")
+        if self.position != total:
+            raise ArtifactError(f"{self.position} payload bytes written, expected {total}")
         if self._file is not None:
             self._finish()
         done: list[Path] = []
@@ -74,9 +93,7 @@ class PayloadWriter:
             for path in done:
                 path.unlink(missing_ok=True)
             raise ArtifactError(f"{final}: exists already and is not overwritten") from None
-        for path in self._temporary:
-            path.unlink(missing_ok=True)
-        self._published = True
+        sync_path(self._final[0].parent)
         return list(self._final)
 
     def _append(self, content: np.ndarray) -> None:
@@ -87,15 +104,30 @@ class PayloadWriter:
             self._file.write(content[:count])
             content = content[count:]
             self._room -= count
-            self._position += count
+            self.position += count
 
     def _next(self) -> None:
         if self._file is not None:
             self._finish()
         self._index += 1
         head, start, self._room = self._spans[self._index]
-        self._file = open(self._temporary[self._index], "xb")  # noqa: SIM115 - closed by _finish
+        self._file = open(self._temporary[self._index], "wb")  # noqa: SIM115 - closed by _finish
         self._file.write(head.ljust(start, b"\0"))
+
+    def _take_up(self, position: int) -> None:
+        """Continues behind `position`, in the file that holds the byte before it.
+
+        Spans of 4096 and 256 payload bytes, position 4096: file 0, with no room left.
+        """
+        ends = list(itertools.accumulate(size for _, _, size in self._spans))
+        self._index = bisect.bisect_left(ends, position)
+        _, start, size = self._spans[self._index]
+        self._room = ends[self._index] - position
+        end = start + size - self._room
+        self._file = open(self._temporary[self._index], "r+b")  # noqa: SIM115 - closed by _finish
+        self._file.truncate(end)
+        self._file.seek(end)
+        self.position = position
 
     def _finish(self) -> None:
         self._file.flush()

@@ -7,9 +7,12 @@ query.format, query.words(), query.decode()
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+
+import numpy as np
 
 from ninfer_jax.artifact.bindings import StoredTensor, resolve_binding
 from ninfer_jax.artifact.directory import (
@@ -23,6 +26,7 @@ from ninfer_jax.artifact.framing import PAGE, EntryHeader, parse_entry_header
 from ninfer_jax.artifact.legacy import LegacyDirectory, parse_legacy, upgrade_directory
 from ninfer_jax.artifact.parse import parse_directory
 from ninfer_jax.artifact.payload import MappedFile, Payload, Segment
+from ninfer_jax.artifact.sources import ObjectSource, PayloadSource
 from ninfer_jax.artifact.strict_json import parse_json
 from ninfer_jax.errors import ArtifactError
 
@@ -104,26 +108,46 @@ def open_artifact(path: str | Path) -> Artifact:
         except ArtifactError as error:
             container.payload.close()
             raise ArtifactError(f"{container.path.name}: {error.message}") from None
-    return Artifact(container, directory)
+    header = container.header
+    return Artifact(
+        directory,
+        PayloadSource(container.payload),
+        path=container.path,
+        version=header.version,
+        artifact_id=None if header.artifact_id is None else header.artifact_id.hex(),
+        size_bytes=container.size_bytes,
+    )
 
 
 class Artifact:
-    """A readable artifact: its directory, and lazily its payload.
+    """A readable artifact: its directory, and lazily the words of its objects.
 
     Attributes:
-      path: entry file. version: container version. size_bytes: bytes of all files together.
+      path: entry file, or folder of a converted checkpoint.
+      version: container version.
       artifact_id: 32 hex digits, or None before version 3.
+      size_bytes: bytes of all files together.
       name: public model name (`metadata.name`, or `model_id` before version 3), or None.
+      directory: everything it says about itself, in the version 3 form.
       components, objects, bindings: by name. uses: in stored order.
       metadata, provenance: open JSON objects, or None.
     """
 
-    def __init__(self, container: Container, directory: Directory):
-        self.path = container.path
-        self.version = container.header.version
-        self.size_bytes = container.size_bytes
-        artifact_id = container.header.artifact_id
-        self.artifact_id: str | None = artifact_id.hex() if artifact_id is not None else None
+    def __init__(
+        self,
+        directory: Directory,
+        source: ObjectSource,
+        *,
+        path: Path,
+        version: int,
+        artifact_id: str | None,
+        size_bytes: int,
+    ):
+        self.path = path
+        self.version = version
+        self.artifact_id = artifact_id
+        self.size_bytes = size_bytes
+        self.directory = directory
         self.components: dict[str, Component] = directory.components
         self.objects: dict[str, StoredObject] = directory.objects
         self.bindings: dict[str, Binding] = directory.bindings
@@ -132,7 +156,7 @@ class Artifact:
         self.metadata = directory.metadata
         self.provenance = directory.provenance
         self.name: str | None = (directory.metadata or {}).get("name")
-        self._payload = container.payload
+        self._source = source
         self._uses = {(use.parameter, use.input): use for use in directory.uses}
 
     def __enter__(self) -> Self:
@@ -143,11 +167,21 @@ class Artifact:
 
     def close(self) -> None:
         """Close the files; arrays and words already read stay valid."""
-        self._payload.close()
+        self._source.close()
 
     def open_all_files(self) -> None:
         """Open and check every continuation file now instead of on first touch."""
-        self._payload.open_all()
+        self._source.open_all()
+
+    def prepare(self, parameters: Iterable[str]) -> None:
+        """Tell which parameters will be read, so that they can be fetched together.
+
+        Names that are not bound are left for `parameter` to complain about.
+        """
+        bindings = [self.bindings[name] for name in parameters if name in self.bindings]
+        ids = [binding.object for binding in bindings if binding.object is not None]
+        ids += [part.object for binding in bindings for part in binding.parts]
+        self.prepare_objects(dict.fromkeys(ids))
 
     def parameter(self, name: str, shape: tuple[int, ...] | None = None) -> StoredTensor:
         """Resolve a logical parameter; `shape`, where given, must be the stored one.
@@ -184,23 +218,27 @@ class Artifact:
             )
         return self.object_words(name).tobytes()
 
-    def object_words(self, id: str, begin: int = 0, end: int | None = None) -> memoryview:
-        """Return the stored bytes `[begin, end)` of an object, all of them by default.
-
-        They are not copied where one file holds them all. Raises `ArtifactError` for an unknown
-        object and ValueError for a range that is not inside it.
-        """
+    def object_words(self, id: str) -> memoryview:
+        """Return the stored bytes of an object, not copied where one file holds them all."""
         stored = self.objects.get(id)
         if stored is None:
             raise ArtifactError(f"{self.path.name}: no object {id!r}")
-        end = stored.bytes if end is None else end
-        if not 0 <= begin <= end <= stored.bytes:
-            raise ValueError(f"bytes [{begin}, {end}) of object {id!r} of {stored.bytes} bytes")
-        return memoryview(self._payload.read(stored.offset + begin, end - begin))
+        return self._source.words(stored)
+
+    def object_chunks(self, id: str) -> Iterator[np.ndarray]:
+        """Yield the stored bytes of an object as consecutive uint8 arrays of bounded size."""
+        stored = self.objects.get(id)
+        if stored is None:
+            raise ArtifactError(f"{self.path.name}: no object {id!r}")
+        yield from self._source.chunks(stored)
+
+    def prepare_objects(self, ids: Iterable[str]) -> None:
+        """Tell which objects will be read; what was told before is forgotten."""
+        self._source.prepare(ids)
 
     def _resolve(self, name: str, binding: Binding, shape: tuple[int, ...] | None) -> StoredTensor:
         expected = None if shape is None else tuple(shape)
         try:
-            return resolve_binding(name, binding, self.objects, self._payload, expected)
+            return resolve_binding(name, binding, self.objects, self._source, expected)
         except ArtifactError as error:
             raise ArtifactError(f"{self.path.name}: {error.message}") from None

@@ -7,7 +7,7 @@ configs. Whatever loads or serves the published file can be tried on one of them
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,9 @@ from ninfer_jax.artifact.parameters import COMPONENTS
 from ninfer_jax.artifact.synthetic_words import BLOCK_GROUPS, SyntheticWords
 from ninfer_jax.artifact.writer import (
     DEFAULT_FILE_LIMIT,
-    TensorToWrite,
+    Progress,
     layout_files,
-    write_artifact,
+    write_directory,
 )
 from ninfer_jax.errors import ArtifactError
 
@@ -135,12 +135,12 @@ def write_synthetic(
     container: int = 3,
     seed: int = 0,
     file_limit: int = DEFAULT_FILE_LIMIT,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress = lambda count: None,
 ) -> list[Path]:
     """Write a synthetic artifact and return its files, entry first.
 
-    The same arguments give the same bytes, artifact id included. `progress` is called with the
-    size of every chunk. Raises `ArtifactError` as `plan_synthetic`, and when a file exists.
+    The same arguments give the same bytes, artifact id included. `progress` is told the
+    payload bytes written. Raises `ArtifactError` as `plan_synthetic`, and when a file exists.
     """
     options: dict[str, Any] = {
         "profile": profile,
@@ -155,33 +155,19 @@ def write_synthetic(
     words = source_of_words(plan, seed)
 
     def chunks(stored: StoredObject) -> Iterator[Any]:
-        for chunk in object_chunks(plan, words, resources, stored):
-            yield chunk
-            if progress is not None:
-                progress(len(chunk))
+        return object_chunks(plan, words, resources, stored)
 
     directory = plan.directory
     if isinstance(directory, LegacyDirectory):
-        return [write_legacy(path, directory, chunks)]
+        return [write_legacy(path, directory, chunks, progress)]
     identity = hashlib.sha256(repr((options, sizes, file_limit)).encode()).digest()[:16]
-    tensors, files = [], {}
-    for stored in directory.objects.values():
-        if isinstance(stored, ResourceObject):
-            files[stored.id] = joined(chunks(stored))
-        else:
-            data = _later(chunks, stored)
-            tensors.append(TensorToWrite(stored.id, stored.format, stored.shape, data))
-    return write_artifact(
+    return write_directory(
         path,
-        components=directory.components,
-        tensors=tensors,
-        resources=files,
-        bindings=directory.bindings,
-        uses=directory.uses,
-        metadata=directory.metadata,
-        provenance=directory.provenance,
+        directory,
+        chunks,
         artifact_id=identity,
         file_limit=file_limit,
+        progress=progress,
     )
 
 
@@ -203,15 +189,6 @@ def object_chunks(
         yield resources[stored.id.rpartition("/")[2]]
     else:
         yield from words.chunks(plan.sources[stored.id], stored.format, stored.shape)
-
-
-def joined(chunks: Iterable[Any]) -> bytes:
-    """Return consecutive buffers as one: the writer takes whole objects."""
-    return b"".join(chunks)
-
-
-def _later(chunks: Callable[[StoredObject], Iterator[Any]], stored: StoredObject):
-    return lambda: joined(chunks(stored))
 
 
 def _native_sources(

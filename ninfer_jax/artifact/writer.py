@@ -6,10 +6,11 @@ payloads are then produced one object at a time and never held together.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,19 +37,33 @@ from ninfer_jax.artifact.framing import (
 )
 from ninfer_jax.artifact.parse import parse_directory
 from ninfer_jax.artifact.payload_writer import PayloadWriter
+from ninfer_jax.artifact.staging import Staging, require_space
 from ninfer_jax.errors import ArtifactError
 
 DEFAULT_FILE_LIMIT = 32_000_000_000
+RECORD_BYTES = 512 << 20
+"""Payload bytes between two records of how far a resumable write is."""
+
+
+Produce = Callable[[StoredObject], Iterable[Any]]
+"""The payload of an object as consecutive buffers."""
+
+Progress = Callable[[int], None]
+"""Told how many payload bytes were written since the last call."""
 
 
 @dataclass(frozen=True)
 class TensorToWrite:
-    """A tensor object to write: `data` is its packed payload, or a function that returns it."""
+    """A tensor object to write.
+
+    `data` is its packed payload, or a function that returns it, whole or as an iterator of
+    consecutive buffers.
+    """
 
     id: str
     format: str
     shape: tuple[int, ...]
-    data: bytes | Callable[[], Any]
+    data: Any
 
 
 @dataclass(frozen=True)
@@ -71,51 +86,125 @@ def write_artifact(
     provenance: Mapping[str, Any] | None = None,
     artifact_id: bytes | None = None,
     file_limit: int = DEFAULT_FILE_LIMIT,
+    source: str | None = None,
+    progress: Progress = lambda count: None,
 ) -> list[Path]:
     """Write an artifact and return its files, entry first.
 
-    Resources (object id -> bytes) come first, then tensors in the given order. Files appear under
-    their names only when complete: parts first, the entry last. `artifact_id` (16 bytes) is drawn
-    at random when None. Raises `ArtifactError` when a file exists already, a payload has another
-    size than its format and shape ask for, or the directory does not describe a valid artifact.
+    Resources (object id -> bytes) come first, then tensors in the given order. See
+    `write_directory` for the rest.
     """
-    path = Path(path)
-    pending = list(tensors)
     if isinstance(resources, Mapping):
         resources = [ResourceToWrite(id, data) for id, data in resources.items()]
-    objects, sources = _place(list(resources), pending)
-    payload_bytes = max((stored.offset + stored.bytes for stored in objects.values()), default=0)
-    identity = uuid.uuid4().bytes if artifact_id is None else artifact_id
-    draft = Directory(
+    objects, sources = _place(list(resources), list(tensors))
+    directory = Directory(
         components=dict(components),
         objects=objects,
         bindings=dict(bindings),
         uses=tuple(uses),
-        files=(FileEntry(None, payload_bytes),),
+        files=(FileEntry(None, payload_end(objects)),),
         metadata=None if metadata is None else dict(metadata),
         provenance=None if provenance is None else dict(provenance),
     )
-    text, files = layout_files(draft, payload_bytes, path.name, file_limit)
+    return write_directory(
+        path,
+        directory,
+        lambda stored: _buffers(sources[stored.id]),
+        artifact_id=artifact_id,
+        file_limit=file_limit,
+        source=source,
+        progress=progress,
+    )
+
+
+def write_directory(
+    path: str | Path,
+    directory: Directory,
+    produce: Produce,
+    *,
+    artifact_id: bytes | None = None,
+    file_limit: int = DEFAULT_FILE_LIMIT,
+    source: str | None = None,
+    progress: Progress = lambda count: None,
+) -> list[Path]:
+    """Write the artifact that a directory describes, its objects at the offsets it gives.
+
+    Files appear under their names only when complete and on the disk: parts first, the entry
+    last. `artifact_id` (16 bytes) is drawn at random when None. `directory.files` is ignored.
+
+    With `source`, a text that names the origin of every byte, an interrupted write goes on where
+    it stopped when it is asked for again; without it, or under another text, it begins anew.
+
+    Raises `ArtifactError` when a file exists already, the disk is too small, a payload has
+    another size than its format and shape ask for, or the directory does not describe a valid
+    artifact.
+    """
+    path = Path(path)
+    payload_bytes = payload_end(directory.objects)
+    text, files = layout_files(directory, payload_bytes, path.name, file_limit)
     # The reader's own checks refuse a directory that could not be read back.
     parse_directory(json.loads(text), path.name)
     names = [path.name if entry.path is None else entry.path for entry in files]
     for name in names:
         if os.path.lexists(path.parent / name):
             raise ArtifactError(f"{path.parent / name}: exists already and is not overwritten")
-    heads = [entry_header(3, len(text), identity) + text]
-    heads += [part_header(index, identity) for index in range(1, len(files))]
-    spans = [
-        (head, payload_start(3, len(text)) if index == 0 else PAGE, entry.payload_bytes)
-        for index, (head, entry) in enumerate(zip(heads, files, strict=True))
-    ]
-    with PayloadWriter(path.parent, names, spans) as writer:
-        for stored in objects.values():
-            writer.write(stored, _produce(sources[stored.id]))
-        return writer.publish()
+    plan = {
+        "directory": hashlib.sha256(text).hexdigest(),
+        "artifact_id": artifact_id and artifact_id.hex(),
+        # Without a source nothing an earlier run wrote can be trusted.
+        "source": uuid.uuid4().hex if source is None else source,
+    }
+    starts = [payload_start(3, len(text))] + [PAGE] * (len(files) - 1)
+    sizes = [entry.payload_bytes for entry in files]
+    with Staging(path, plan) as staging:
+        if not _is_there(staging.folder, names, starts, sizes, staging.state.get("position", 0)):
+            staging.clear()
+        state = staging.state
+        done, position = state.get("objects", 0), state.get("position", 0)
+        # The identity was drawn when the first byte was written.
+        identity = artifact_id or bytes.fromhex(state.get("identity", uuid.uuid4().hex))
+        require_space(path.parent, payload_bytes - position)
+        heads = [entry_header(3, len(text), identity) + text]
+        heads += [part_header(index, identity) for index in range(1, len(files))]
+        spans = list(zip(heads, starts, sizes, strict=True))
+        progress(position)
+        recorded = position
+        with PayloadWriter(path.parent, staging.folder, names, spans, position) as writer:
+            for index, stored in enumerate(directory.objects.values()):
+                if index < done:
+                    continue
+                before = writer.position
+                writer.write(stored, produce(stored))
+                progress(writer.position - before)
+                if source is not None and writer.position - recorded >= RECORD_BYTES:
+                    writer.sync()
+                    recorded = writer.position
+                    staging.record(objects=index + 1, position=recorded, identity=identity.hex())
+            return writer.publish()
 
 
-def _produce(data: Any) -> Any:
-    return data() if callable(data) else data
+def payload_end(objects: Mapping[str, StoredObject]) -> int:
+    """Where the last object ends."""
+    return max((stored.offset + stored.bytes for stored in objects.values()), default=0)
+
+
+def _is_there(
+    folder: Path, names: list[str], starts: list[int], sizes: list[int], position: int
+) -> bool:
+    """Whether the first `position` payload bytes are in the files of an earlier run."""
+    for name, start, size in zip(names, starts, sizes, strict=True):
+        if position <= 0:
+            break
+        file = folder / name
+        if not file.is_file() or file.stat().st_size < start + min(size, position):
+            return False
+        position -= size
+    return True
+
+
+def _buffers(data: Any) -> Iterable[Any]:
+    produced = data() if callable(data) else data
+    return produced if isinstance(produced, Iterator) else (produced,)
 
 
 def _place(

@@ -16,6 +16,7 @@ import numpy as np
 
 from ninfer_jax.artifact.bindings import StoredTensor
 from ninfer_jax.artifact.reader import Artifact
+from ninfer_jax.checkpoint.names import spec_parts
 from ninfer_jax.errors import ArtifactError
 from ninfer_jax.model.weights import MatrixSpec, Spec, VectorSpec, is_spec
 from ninfer_jax.quantization.weights import DenseWeight, Fp8RowWeight, Nvfp4Weight, Weight
@@ -58,11 +59,15 @@ def dense_segment(stored: StoredTensor, dtype: np.dtype) -> tuple[np.ndarray, np
 
 
 def packed_segment(stored: StoredTensor, dtype: np.dtype) -> Weight:
-    """A stored matrix in its own words; formats without a packed form become dense."""
-    fields = stored.words()
+    """A stored matrix in its own words; formats without a packed form become dense.
+
+    Words that are on a device already (a converted checkpoint) stay there.
+    """
     if stored.format == FP8:
-        return Fp8RowWeight(fields["codes"], _bf16_values(fields["scales"]))
+        fields = stored.words()
+        return Fp8RowWeight(fields["codes"], _bf16_values(np.asarray(fields["scales"])))
     if stored.format == NVFP4:
+        fields = stored.words()
         return Nvfp4Weight(fields["codes"], fields["scales"], np.float32(fields["divisor"]))
     matrix, _ = dense_segment(stored, dtype)
     return DenseWeight(matrix)
@@ -80,11 +85,14 @@ def _stack(first: Weight, second: Weight) -> Weight:
     """Rows of the second below the rows of the first, of one format."""
     if isinstance(first, Nvfp4Weight):
         return Nvfp4Weight(
-            np.concatenate([first.codes, second.codes]),
-            np.concatenate([first.scales, second.scales]),
-            first.divisor,
+            _rows(first.codes, second.codes), _rows(first.scales, second.scales), first.divisor
         )
-    return jax.tree.map(lambda a, b: np.concatenate([a, b]), first, second)
+    return jax.tree.map(_rows, first, second)
+
+
+def _rows(first: np.ndarray | jax.Array, second: np.ndarray | jax.Array):
+    on_device = isinstance(first, jax.Array) or isinstance(second, jax.Array)
+    return (jnp if on_device else np).concatenate([first, second])
 
 
 def load_matrix(
@@ -134,6 +142,8 @@ def load_weights(
       ArtifactError: a parameter is missing, has another shape, or an unusable format.
     """
     numpy_type = np.dtype(dtype)
+    leaves = jax.tree.leaves(specs, is_leaf=is_spec)
+    artifact.prepare(name for spec in leaves for name, _ in spec_parts(spec))
 
     def load(spec: Spec):
         if isinstance(spec, MatrixSpec):
@@ -142,4 +152,6 @@ def load_weights(
             value = load_vector(artifact, spec, numpy_type)
         return jax.device_put(value, sharding)
 
-    return jax.tree.map(load, specs, is_leaf=is_spec)
+    weights = jax.tree.map(load, specs, is_leaf=is_spec)
+    artifact.prepare(())
+    return weights

@@ -125,7 +125,9 @@ def warnings(given: Mapping[str, Any]) -> list[str]:
 
 
 def find_artifact(model: str | None) -> Path:
-    """The artifact file that `model` names; `demo` is the one inside this package.
+    """The artifact file, or converted checkpoint folder, that `model` names.
+
+    `demo` is the artifact inside this package.
 
     Raises `ConfigError` that says which file is missing, where official ones come from, and how
     to try the demo.
@@ -138,9 +140,11 @@ def find_artifact(model: str | None) -> Path:
     if model == DEMO:
         return _demo_artifact()
     path = Path(model)
-    if path.is_file():
+    if path.is_file() or (path / "_CHECKPOINT_METADATA").is_file():
         return path
-    found = "is not a regular file" if os.path.lexists(path) else "does not exist"
+    found = "does not exist"
+    if os.path.lexists(path):
+        found = "is not a regular file, nor a folder made by tools/convert_artifact.py"
     raise ConfigError(
         f"the artifact file {path} {found} (looked in {path.absolute().parent}): download "
         f"{OFFICIAL_FILE} from the Hugging Face repositories neroued/... "

@@ -11,9 +11,10 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from ninfer_jax.artifact import Artifact, open_artifact
+from ninfer_jax.artifact import Artifact
 from ninfer_jax.artifact.requirements import check_artifact
 from ninfer_jax.checkpoint.from_artifact import Placement, load_weights
+from ninfer_jax.checkpoint.open import open_weights
 from ninfer_jax.config import ServeConfig
 from ninfer_jax.config.checks import find_artifact
 from ninfer_jax.engine.engine import Engine
@@ -133,7 +134,10 @@ def build_engine(config: ServeConfig, *, log: Callable[[str], None]) -> BuiltEng
       ConfigError: the settings do not fit the model or the machine.
     """
     use_compilation_cache()
-    artifact = open_artifact(find_artifact(config.model))
+    device = find_device(config.device)
+    # A checkpoint's packed matrices are read straight to the device; for CPU they become dense.
+    direct = None if device.platform == "cpu" else jax.sharding.SingleDeviceSharding(device)
+    artifact = open_weights(find_artifact(config.model), direct)
     addressable = check_artifact(artifact)
     tokenizer, template = read_front_end(artifact, config.chat_template)
     text = text_config(artifact.components["text"].config, addressable)
@@ -144,7 +148,6 @@ def build_engine(config: ServeConfig, *, log: Callable[[str], None]) -> BuiltEng
         )
     name = artifact.name or "qwen3_5"
     log(f"artifact | {name} | container v{artifact.version} | {artifact.size_bytes:,} bytes")
-    device = find_device(config.device)
     programs = build_programs(config, artifact, text, device, log)
     info = EngineInfo(
         model_name=name,

@@ -1,0 +1,125 @@
+"""Unfinished output: a hidden folder beside the destination, which a killed run can take up again.
+
+    with Staging(destination, plan={"source": "...", ...}) as staging:
+        done = staging.state.get("objects", 0)
+        ... write below staging.folder, staging.record(objects=done + 1) ...
+
+The folder is `.NAME.partial`; its `journal.json` holds the plan and how far the work is. A plan
+names everything that decides the bytes (source, layout, options): work under another plan is
+thrown away. Ctrl-C and a kill leave the folder, for the same command to go on; a fault removes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from ninfer_jax.errors import ArtifactError
+
+JOURNAL = "journal.json"
+SPARE_BYTES = 64 << 20
+"""Left free on a disk beside what a conversion is known to need."""
+
+
+class Staging:
+    """The unfinished output of one destination, held by one process.
+
+    Attributes:
+      folder: where to write.
+      state: what `record` stored last, empty for new work.
+
+    Raises `ArtifactError` when the destination exists, cannot be written to, or another process
+    is writing it.
+    """
+
+    def __init__(self, destination: Path, plan: Mapping[str, Any]):
+        if os.path.lexists(destination):
+            raise ArtifactError(f"{destination}: exists already and is not overwritten")
+        self.folder = destination.parent / f".{destination.name}.partial"
+        self.state: dict[str, Any] = {}
+        self._plan = dict(plan)
+        try:
+            self.folder.mkdir(exist_ok=True)
+            self._lock = open(self.folder / "lock", "wb")  # noqa: SIM115 - closed by __exit__
+        except OSError as error:
+            raise ArtifactError(f"{destination}: cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise ArtifactError(f"{destination}: another process is writing it") from None
+        journal = self._read()
+        if journal.get("plan") == self._plan:
+            self.state = journal["state"]
+        else:
+            self.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # KeyboardInterrupt and SystemExit are no faults of the work done so far.
+        if kind is None or issubclass(kind, Exception):
+            shutil.rmtree(self.folder, ignore_errors=True)
+        self._lock.close()
+
+    def record(self, **state: Any) -> None:
+        """Replaces the recorded state; what it speaks of is already written."""
+        self.state = state
+        text = json.dumps({"plan": self._plan, "state": state})
+        temporary = self.folder / f"{JOURNAL}.new"
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, self.folder / JOURNAL)
+
+    def clear(self) -> None:
+        """Throws away what another plan, or a run without a journal, left."""
+        for path in self.folder.iterdir():
+            if path.name == "lock":
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        self.state = {}
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            journal = json.loads((self.folder / JOURNAL).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        complete = isinstance(journal, dict) and isinstance(journal.get("state"), dict)
+        return journal if complete else {}
+
+
+def require_space(folder: Path, needed: int) -> None:
+    """Raises `ArtifactError` unless the disk of `folder` has `needed` bytes and a little free."""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise ArtifactError(f"{folder}: {error.strerror}") from None
+    if free < needed + SPARE_BYTES:
+        raise ArtifactError(
+            f"{folder}: {free:,} bytes are free, {needed + SPARE_BYTES:,} are needed; "
+            "free some space or choose another disk"
+        )
+
+
+def sync_tree(folder: Path) -> None:
+    """Forces every file and folder below `folder` to the disk."""
+    for root, _, names in os.walk(folder):
+        for path in (*(os.path.join(root, name) for name in names), root):
+            sync_path(path)
+
+
+def sync_path(path: str | Path) -> None:
+    """Forces one file or folder to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

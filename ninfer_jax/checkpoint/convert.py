@@ -1,0 +1,290 @@
+"""Between `.ninfer` artifacts and Orbax checkpoints, both ways, and the proof that they agree.
+
+Objects are streamed in payload order, a group of blocks at a time; nothing holds more than one.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+import ninfer_jax
+from ninfer_jax.artifact.directory import (
+    ResourceObject,
+    StoredObject,
+    TensorObject,
+    check_storage,
+    directory_document,
+)
+from ninfer_jax.artifact.reader import Artifact, open_artifact
+from ninfer_jax.artifact.staging import Staging, require_space, sync_path, sync_tree
+from ninfer_jax.artifact.writer import DEFAULT_FILE_LIMIT, write_directory
+from ninfer_jax.checkpoint import orbax
+from ninfer_jax.checkpoint.checkpoint_source import METADATA, array_path, open_checkpoint
+from ninfer_jax.checkpoint.open import open_weights
+from ninfer_jax.checkpoint.planes import LAYOUT_VERSION, blocks, planes
+from ninfer_jax.errors import ArtifactError
+
+GROUP_BYTES = 384 << 20
+"""Stored bytes of a group at most, unless one block is larger."""
+
+HASH_BYTES = 8 << 20
+
+Progress = Callable[[int], None]
+"""Told how many payload bytes were done since the last call."""
+
+Piece = tuple[StoredObject, int, int, int]
+"""An object, the number of a block of it, and the rows of that block."""
+
+
+def nobody(count: int) -> None:
+    """The `Progress` that nobody watches."""
+
+
+def artifact_to_checkpoint(
+    source: Path, destination: Path, *, progress: Progress = nobody
+) -> dict[str, str]:
+    """Converts an artifact of any container version into the folder `destination`.
+
+    Returns:
+      SHA-256 of each source file by name; the checkpoint's metadata holds them too.
+
+    Raises:
+      ArtifactError: the source is malformed, or the destination exists or does not fit its disk.
+    """
+    with open_artifact(source) as artifact:
+        artifact.open_all_files()
+        files = _files(artifact)
+        identity = _identity(artifact, files)
+        plan = {"to": "orbax", "layout": LAYOUT_VERSION, "group": GROUP_BYTES, "from": identity}
+        groups = list(_groups(artifact))
+        with Staging(destination, plan) as staging:
+            unfinished = staging.folder / "checkpoint"
+            done = staging.state.get("groups", 0)
+            rest = sum(_bytes(piece) for group in groups[done:] for piece in group)
+            require_space(destination.parent, rest)
+            orbax.drop_unfinished_group(unfinished)
+            hashing = _FileHashes(files)
+            # What is hashed is what was just read, so the disk is read once.
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                position = 0
+                for index, group in enumerate(groups):
+                    size = sum(map(_bytes, group))
+                    position += size
+                    hashed = pool.submit(hashing.advance, position)
+                    metadata = {METADATA: _facts(artifact)} if index == 0 else {}
+                    if index == len(groups) - 1:
+                        hashed.result()
+                        digests = hashing.finish()
+                        metadata[f"{METADATA}_sources"] = digests
+                    if index >= done:
+                        orbax.save_group(unfinished, _arrays(artifact, group), metadata)
+                        staging.record(groups=index + 1)
+                    hashed.result()
+                    progress(size)
+            orbax.finish(unfinished)
+            sync_tree(unfinished)
+            if os.path.lexists(destination):
+                raise ArtifactError(f"{destination}: exists already and is not overwritten")
+            os.rename(unfinished, destination)
+            sync_path(destination.parent)
+    return digests
+
+
+def checkpoint_to_artifact(
+    source: Path,
+    destination: Path,
+    *,
+    file_limit: int = DEFAULT_FILE_LIMIT,
+    progress: Progress = nobody,
+) -> list[Path]:
+    """Writes the artifact that a checkpoint was converted from, as container version 3.
+
+    Returns the files, entry first. Every object has the bytes it had. Raises `ArtifactError`.
+    """
+    with open_checkpoint(source) as checkpoint:
+        groups = _Prepared(checkpoint)
+        stamp = (source / "_CHECKPOINT_METADATA").read_bytes()
+        return write_directory(
+            destination,
+            checkpoint.directory,
+            groups.chunks,
+            file_limit=file_limit,
+            source=hashlib.sha256(stamp).hexdigest(),
+            progress=progress,
+        )
+
+
+def verify_conversion(source: Path, converted: Path, *, progress: Progress = nobody) -> int:
+    """Proves that two artifacts or checkpoints hold the same objects, byte for byte.
+
+    Of a checkpoint the way back runs in memory, a block at a time. Returns the number of objects.
+
+    Raises:
+      ArtifactError: an object differs, or exists on one side only; its name and first byte.
+    """
+    with open_weights(source) as first, open_weights(converted) as second:
+        if first.objects.keys() != second.objects.keys():
+            odd = min(first.objects.keys() ^ second.objects.keys())
+            raise ArtifactError(f"object {odd!r} is not on both sides")
+        sides = _Prepared(first), _Prepared(second)
+        for id, stored in first.objects.items():
+            if stored.bytes != second.objects[id].bytes:
+                raise ArtifactError(
+                    f"object {id!r} has {stored.bytes} and {second.objects[id].bytes} bytes"
+                )
+            at = _first_difference(*(side.chunks(stored) for side in sides))
+            if at is not None:
+                raise ArtifactError(f"object {id!r} differs at byte {at} of {stored.bytes}")
+            progress(stored.bytes)
+        return len(first.objects)
+
+
+def _first_difference(first: Iterable[np.ndarray], second: Iterable[np.ndarray]) -> int | None:
+    """The first byte in which two streams of chunks differ, or None."""
+    streams = iter(first), iter(second)
+    left, right = np.empty(0, np.uint8), np.empty(0, np.uint8)
+    position = 0
+    while True:
+        left = left if left.size else next(streams[0], left)
+        right = right if right.size else next(streams[1], right)
+        count = min(left.size, right.size)
+        if not count:
+            return position if left.size or right.size else None
+        if not np.array_equal(left[:count], right[:count]):
+            return position + int(np.argmax(left[:count] != right[:count]))
+        left, right, position = left[count:], right[count:], position + count
+
+
+class _Prepared:
+    """Reads objects in payload order, those of a checkpoint a group in one read."""
+
+    def __init__(self, checkpoint: Artifact):
+        self._checkpoint = checkpoint
+        self._groups: list[list[str]] = []
+        size = 0
+        for stored in checkpoint.objects.values():
+            if not self._groups or size + stored.bytes > GROUP_BYTES:
+                self._groups.append([])
+                size = 0
+            self._groups[-1].append(stored.id)
+            size += stored.bytes
+        self._group_of = {id: group for group in self._groups for id in group}
+        self._current: list[str] | None = None
+
+    def chunks(self, stored: StoredObject) -> Iterable[np.ndarray]:
+        """The payload of an object as consecutive uint8 arrays."""
+        group = self._group_of[stored.id]
+        if group is not self._current:
+            self._current = group
+            # An object that is larger than a group comes block by block instead.
+            self._checkpoint.prepare_objects(group if len(group) > 1 else ())
+        return self._checkpoint.object_chunks(stored.id)
+
+
+class _FileHashes:
+    """SHA-256 of files read in order, in step with somebody who reads the same bytes."""
+
+    def __init__(self, files: list[Path]):
+        self._files = files
+        self._digests = {file.name: hashlib.sha256() for file in files}
+        self._read = 0
+        self._open = None
+        self._index = 0
+
+    def advance(self, position: int) -> None:
+        """Reads on until `position` bytes of all files together were read."""
+        while self._read < position and self._step(position - self._read):
+            pass
+
+    def finish(self) -> dict[str, str]:
+        """Reads the rest; returns the digests by file name."""
+        while self._step(HASH_BYTES):
+            pass
+        return {name: digest.hexdigest() for name, digest in self._digests.items()}
+
+    def _step(self, count: int) -> bool:
+        if self._open is None:
+            if self._index == len(self._files):
+                return False
+            self._open = open(self._files[self._index], "rb")  # noqa: SIM115 - closed below
+        content = self._open.read(min(count, HASH_BYTES))
+        self._digests[self._files[self._index].name].update(content)
+        self._read += len(content)
+        if not content:
+            self._open.close()
+            self._open = None
+            self._index += 1
+        return True
+
+
+def _groups(artifact: Artifact) -> Iterator[list[Piece]]:
+    """Consecutive blocks of objects, up to `GROUP_BYTES` together."""
+    group: list[Piece] = []
+    size = 0
+    for piece in _pieces(artifact.objects.values()):
+        if group and size + _bytes(piece) > GROUP_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(piece)
+        size += _bytes(piece)
+    yield group
+
+
+def _pieces(objects: Iterable[StoredObject]) -> Iterator[Piece]:
+    for stored in objects:
+        if isinstance(stored, ResourceObject):
+            yield stored, 0, 0, stored.bytes
+            continue
+        check_storage(stored)
+        for index, (begin, end) in enumerate(blocks(stored)):
+            yield stored, index, begin, end
+
+
+def _bytes(piece: Piece) -> int:
+    """Stored bytes of a block: its share of the object's."""
+    stored, _, begin, end = piece
+    if isinstance(stored, ResourceObject) or not stored.shape:
+        return stored.bytes
+    return stored.bytes * end // stored.shape[0] - stored.bytes * begin // stored.shape[0]
+
+
+def _arrays(artifact: Artifact, group: list[Piece]) -> dict[str, np.ndarray]:
+    arrays = {}
+    for stored, index, begin, end in group:
+        words = np.frombuffer(artifact.object_words(stored.id), np.uint8)
+        if isinstance(stored, TensorObject):
+            for name, plane in planes(stored, words, begin, end).items():
+                arrays[array_path(stored, index, name)] = plane
+        else:
+            arrays[array_path(stored)] = words
+    return arrays
+
+
+def _files(artifact: Artifact) -> list[Path]:
+    return [
+        artifact.path if entry.path is None else artifact.path.parent / entry.path
+        for entry in artifact.files
+    ]
+
+
+def _identity(artifact: Artifact, files: list[Path]) -> list[object]:
+    """What changes when a source file is replaced, without reading it."""
+    stats = [file.stat() for file in files]
+    return [artifact.artifact_id, *([stat.st_size, stat.st_mtime_ns] for stat in stats)]
+
+
+def _facts(artifact: Artifact) -> dict[str, object]:
+    return {
+        "layout_version": LAYOUT_VERSION,
+        "converter": f"ninfer_jax {ninfer_jax.__version__}",
+        "source_name": artifact.path.name,
+        "container_version": artifact.version,
+        "artifact_id": artifact.artifact_id,
+        "directory": directory_document(artifact.directory),
+    }

@@ -1,0 +1,171 @@
+"""The one place that knows Orbax: arrays by path into a checkpoint, and out of it.
+
+Orbax's v1 API is still under `experimental`. Arrays are written uncompressed, in groups, so that a
+writer holds one group at a time; they are read with a limit on what is in flight, straight to a
+device where one is given.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ninfer_jax.errors import ArtifactError
+
+READ_BYTES = 256 << 20
+"""Bytes that a load may have in flight."""
+
+FILE_LIST = "ninfer_files.json"
+"""Name and size of every file of a checkpoint."""
+
+Arrays = Mapping[str, np.ndarray]
+"""Arrays by path; a path is a string and never taken apart."""
+
+
+@contextmanager
+def _context():
+    # Imported here: start-up without a checkpoint does not pay for it.
+    import orbax.checkpoint.experimental.v1 as ocp
+
+    # Orbax tells of every save at INFO through the root logger's children.
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    saving = ocp.options.ArrayOptions.Saving(use_compression=False)
+    with ocp.Context(
+        array_options=ocp.options.ArrayOptions(saving=saving),
+        memory_options=ocp.options.MemoryOptions(read_concurrent_bytes=READ_BYTES),
+    ):
+        yield ocp
+
+
+def save_group(path: Path, arrays: Arrays, metadata: Mapping[str, Any] | None = None) -> None:
+    """Adds arrays to the unfinished checkpoint `path`; metadata (JSON) is merged by key.
+
+    Raises `ArtifactError` when it cannot be written, as on a full disk.
+    """
+    try:
+        with _context() as ocp:
+            facts = dict(metadata) if metadata else None
+            ocp.partial.save(path, dict(arrays), custom_metadata=facts)
+    except Exception as error:  # Orbax raises many kinds
+        raise ArtifactError(f"{path}: cannot be written: {_first_line(error)}") from error
+
+
+def finish(path: Path) -> None:
+    """Makes the groups saved so far the checkpoint `path`, with a list of its files."""
+    with _context() as ocp:
+        ocp.partial.finalize(path)
+    sizes = {str(file.relative_to(path)): file.stat().st_size for file in _files(path)}
+    (path / FILE_LIST).write_text(json.dumps(sizes, indent=0) + "\n", encoding="utf-8")
+
+
+def check_files(path: Path) -> None:
+    """Raises `ArtifactError` naming a file that is missing or has another size than it had.
+
+    Reading a checkpoint with such a file would also fail, but in many threads and late.
+    """
+    try:
+        sizes = json.loads((path / FILE_LIST).read_bytes())
+        expected = {str(name): int(size) for name, size in sizes.items()}
+    except FileNotFoundError:
+        # Rewritten by Orbax itself: then Orbax answers for it.
+        return
+    except (OSError, ValueError, TypeError, AttributeError):
+        raise ArtifactError(f"{path.name}: {FILE_LIST} is not a list of files") from None
+    for name, size in expected.items():
+        file = path / name
+        if not file.is_file():
+            raise ArtifactError(f"{path.name}: the file {name} is missing; convert again")
+        if file.stat().st_size != size:
+            raise ArtifactError(
+                f"{path.name}: the file {name} has {file.stat().st_size} bytes, expected {size}; "
+                "convert again"
+            )
+
+
+def total_bytes(path: Path) -> int:
+    """Bytes of all files of a checkpoint."""
+    return sum(file.stat().st_size for file in _files(path))
+
+
+def _files(path: Path) -> list[Path]:
+    return [file for file in sorted(path.rglob("*")) if file.is_file() and file.name != FILE_LIST]
+
+
+def drop_unfinished_group(path: Path) -> None:
+    """Removes what a killed `save_group` left in the unfinished checkpoint `path`."""
+    import shutil
+
+    folder = path.parent / f"{path.name}.partial_save"
+    for group in folder.iterdir() if folder.is_dir() else ():
+        if group.is_dir() and not (group / "commit_success.txt").is_file():
+            shutil.rmtree(group)
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether the folder is an Orbax checkpoint of any content."""
+    return (path / "_CHECKPOINT_METADATA").is_file()
+
+
+def read_metadata(path: Path) -> tuple[dict[str, jax.ShapeDtypeStruct], dict[str, Any]]:
+    """Shape and type of every array, and the metadata that `save_group` was given.
+
+    Raises `ArtifactError` when the folder cannot be read as a checkpoint.
+    """
+    try:
+        with _context() as ocp:
+            found = ocp.metadata(path)
+        leaves = {
+            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+            for name, leaf in found.metadata.items()
+        }
+        return leaves, dict(found.custom_metadata or {})
+    except Exception as error:  # Orbax raises many kinds
+        raise ArtifactError(
+            f"{path.name}: cannot be read as an Orbax checkpoint: {_first_line(error)}"
+        ) from error
+
+
+def load(
+    path: Path,
+    leaves: Mapping[str, jax.ShapeDtypeStruct],
+    wanted: Iterable[str],
+    sharding: jax.sharding.Sharding | None = None,
+) -> dict[str, Any]:
+    """Reads some arrays: NumPy arrays, or with a sharding jax arrays placed by it.
+
+    Args:
+      path: the checkpoint.
+      leaves: all its arrays, from `read_metadata`.
+      wanted: paths of the arrays to read.
+      sharding: where to; None for host memory.
+
+    Raises:
+      ArtifactError: a file of the checkpoint is missing or damaged.
+    """
+    wanted = list(dict.fromkeys(wanted))
+    try:
+        with _context() as ocp:
+            tree: dict[str, Any] = dict.fromkeys(leaves, ocp.PLACEHOLDER)
+            for name in wanted:
+                leaf = leaves[name]
+                tree[name] = (
+                    np.empty(leaf.shape, leaf.dtype)
+                    if sharding is None
+                    else jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+                )
+            found = ocp.load(path, tree)
+    except Exception as error:
+        raise ArtifactError(f"{path.name}: cannot be read: {_first_line(error)}") from error
+    return {name: found[name] for name in wanted}
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:300]
