@@ -23,9 +23,8 @@ import sys
 import time
 from pathlib import Path
 
-from tools.make_synthetic_artifact import main as make_synthetic_artifact
-
 from ninfer_jax.artifact.staging import require_space
+from tools.make_synthetic_artifact import main as make_synthetic_artifact
 
 RESULTS = Path("bench/results/convert.json")
 GOAL_SHARE, GOAL_GIB = 0.6, 3.0

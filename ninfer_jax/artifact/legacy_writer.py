@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,22 @@ from ninfer_jax.artifact.directory import StoredObject
 from ninfer_jax.artifact.framing import entry_header, payload_start
 from ninfer_jax.artifact.inventory import legacy_text
 from ninfer_jax.artifact.legacy import LegacyDirectory
+from ninfer_jax.artifact.writer import Produce, Progress
 from ninfer_jax.errors import ArtifactError
 
 
 def write_legacy(
     path: str | Path,
     directory: LegacyDirectory,
-    chunks: Callable[[StoredObject], Iterable[Any]],
+    chunks: Produce,
+    progress: Progress = lambda count: None,
 ) -> Path:
     """Write a file of the version that `directory` has, and return its path.
 
-    `chunks(object)` gives the bytes of an object as consecutive buffers; gaps become zeros. The
-    file appears under its name when complete, and never replaces one. Raises `ArtifactError` when
-    the name is taken or an object comes out in another size than the directory says.
+    `chunks(object)` gives the bytes of an object as consecutive buffers; gaps become zeros.
+    `progress` is told the payload bytes written. The file appears under its name when complete,
+    and never replaces one. Raises `ArtifactError` when the name is taken or an object comes out in
+    another size than the directory says.
     """
     path = Path(path)
     if os.path.lexists(path):
@@ -40,8 +43,9 @@ def write_legacy(
             position = 0
             for stored in directory.objects.values():
                 file.write(bytes(stored.offset - position))
-                position = stored.offset + stored.bytes
                 _write_object(file, stored, chunks(stored))
+                progress(stored.offset + stored.bytes - position)
+                position = stored.offset + stored.bytes
             file.flush()
             os.fsync(file.fileno())
         _publish(temporary, path)

@@ -7,7 +7,7 @@ configs. Whatever loads or serves the published file can be tried on one of them
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,12 @@ from ninfer_jax.artifact.legacy_writer import write_legacy
 from ninfer_jax.artifact.native import native_directory, native_parents
 from ninfer_jax.artifact.parameters import COMPONENTS
 from ninfer_jax.artifact.synthetic_words import BLOCK_GROUPS, SyntheticWords
-from ninfer_jax.artifact.writer import DEFAULT_FILE_LIMIT, layout_files, write_directory
+from ninfer_jax.artifact.writer import (
+    DEFAULT_FILE_LIMIT,
+    Progress,
+    layout_files,
+    write_directory,
+)
 from ninfer_jax.errors import ArtifactError
 
 # A tiny model is written from a block of a tiny size.
@@ -130,12 +135,12 @@ def write_synthetic(
     container: int = 3,
     seed: int = 0,
     file_limit: int = DEFAULT_FILE_LIMIT,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress = lambda count: None,
 ) -> list[Path]:
     """Write a synthetic artifact and return its files, entry first.
 
-    The same arguments give the same bytes, artifact id included. `progress` is called with the
-    size of every chunk. Raises `ArtifactError` as `plan_synthetic`, and when a file exists.
+    The same arguments give the same bytes, artifact id included. `progress` is told the
+    payload bytes written. Raises `ArtifactError` as `plan_synthetic`, and when a file exists.
     """
     options: dict[str, Any] = {
         "profile": profile,
@@ -150,16 +155,20 @@ def write_synthetic(
     words = source_of_words(plan, seed)
 
     def chunks(stored: StoredObject) -> Iterator[Any]:
-        for chunk in object_chunks(plan, words, resources, stored):
-            yield chunk
-            if progress is not None:
-                progress(len(chunk))
+        return object_chunks(plan, words, resources, stored)
 
     directory = plan.directory
     if isinstance(directory, LegacyDirectory):
-        return [write_legacy(path, directory, chunks)]
+        return [write_legacy(path, directory, chunks, progress)]
     identity = hashlib.sha256(repr((options, sizes, file_limit)).encode()).digest()[:16]
-    return write_directory(path, directory, chunks, artifact_id=identity, file_limit=file_limit)
+    return write_directory(
+        path,
+        directory,
+        chunks,
+        artifact_id=identity,
+        file_limit=file_limit,
+        progress=progress,
+    )
 
 
 def source_of_words(plan: SyntheticPlan, seed: int) -> SyntheticWords:

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from ninfer_jax.artifact.directory import Directory, FileEntry, ResourceObject
 from ninfer_jax.artifact.formats import TENSOR_ALIGNMENT
-from ninfer_jax.artifact.inventory import payload_bytes
 from ninfer_jax.artifact.legacy import LegacyDirectory, upgrade_directory
 from ninfer_jax.artifact.reader import Container, open_container
 from ninfer_jax.artifact.sources import PayloadSource
-from ninfer_jax.artifact.writer import DEFAULT_FILE_LIMIT, Progress, write_directory
+from ninfer_jax.artifact.writer import DEFAULT_FILE_LIMIT, Progress, payload_end, write_directory
 from ninfer_jax.errors import ArtifactError
 
 TEMPLATE = "chat_template.jinja"
@@ -32,7 +31,7 @@ def plan_upgrade(
     of the old template stays empty. Raises `ArtifactError` for a version 1
     or 2 directory of an unknown identity or inventory.
     """
-    size = payload_bytes(source.objects)
+    size = payload_end(source.objects)
     directory = source
     if isinstance(source, LegacyDirectory):
         directory = upgrade_directory(source, size)
@@ -68,10 +67,13 @@ def upgrade_artifact(
     container = open_container(source)
     payload = PayloadSource(container.payload)
     try:
-        planned = plan_upgrade(
-            container.directory, None if chat_template is None else len(chat_template)
-        )
-        payload.open_all()
+        try:
+            planned = plan_upgrade(
+                container.directory, None if chat_template is None else len(chat_template)
+            )
+            payload.open_all()
+        except ArtifactError as error:
+            raise ArtifactError(f"{container.path.name}: {error.message}") from None
         new = None if chat_template is None else planned.components["text"].resources[TEMPLATE]
         return write_directory(
             destination,
@@ -81,8 +83,6 @@ def upgrade_artifact(
             source=_origin(container, chat_template),
             progress=progress,
         )
-    except ArtifactError as error:
-        raise ArtifactError(f"{container.path.name}: {error.message}") from None
     finally:
         payload.close()
 

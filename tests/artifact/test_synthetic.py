@@ -27,12 +27,13 @@ from ninfer_jax.artifact.synthetic import (
     write_synthetic,
 )
 from ninfer_jax.artifact.synthetic_words import SyntheticWords
+from ninfer_jax.artifact.token_ids import check_token_ids
 from ninfer_jax.artifact.verify import verify_artifact
 from ninfer_jax.errors import ArtifactError
 from ninfer_jax.text.template import ChatTemplate
 from ninfer_jax.text.tokenizer import Tokenizer
 from tools.make_synthetic_artifact import main, published_resource_sizes
-from tools.synthetic_resources import padded, tiny_resources
+from tools.synthetic_resources import full_resources, padded, tiny_resources
 
 FEATURES = ("vision", "mtp", "dflash2", "proposal")
 KINDS = [("nvfp4", 3), ("nvfp4", 2), ("groupwise-int", 3), ("groupwise-int", 2)]
@@ -109,11 +110,20 @@ def test_small_tensors_follow_their_names():
     assert abs(read("text/token_embedding", "fp8_e4m3fn_row_bf16", (320, 128)).std() - 1) < 0.05
 
 
-def test_a_large_object_comes_in_small_chunks_quickly():
-    plan = plan_synthetic(published_resource_sizes("qwen3.8-27b", 2), profile="nvfp4", container=2)
-    stored = plan.directory.objects["text/token_embedding"]
-    sizes = [chunk.size for chunk in object_chunks(plan, source_of_words(plan, 0), {}, stored)]
-    assert sum(sizes) == stored.bytes == 1_271_895_040 and max(sizes) <= 64 << 20
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_kind_of_object_of_the_27b_is_filled_by_small_chunks(profile):
+    """Chunks are views of a block: the 20 GB of the plan are never allocated."""
+    plan = plan_synthetic(published_resource_sizes("qwen3.8-27b", 2), profile=profile, container=2)
+    words = source_of_words(plan, 0)
+    kinds = {
+        (stored.format, stored.shape): stored
+        for stored in plan.directory.objects.values()
+        if isinstance(stored, TensorObject)
+    }
+    assert len(kinds) >= 40 and max(stored.bytes for stored in kinds.values()) > 1 << 30
+    for stored in kinds.values():
+        sizes = [chunk.size for chunk in object_chunks(plan, words, {}, stored)]
+        assert sum(sizes) == stored.bytes and max(sizes) <= 64 << 20
 
 
 @pytest.mark.parametrize(("profile", "container"), KINDS)
@@ -142,10 +152,8 @@ def test_every_container_holds_the_same_words(tmp_path, resources):
                 np.testing.assert_array_equal(first.decode(), second.decode(), err_msg=name)
             for use in old.uses:
                 role = "activation_input_divisor"
-                first, second = (
-                    old.auxiliary(use, role),
-                    new.auxiliary(new.use(use.parameter, use.input), role),
-                )
+                first = old.auxiliary(use, role)
+                second = new.auxiliary(new.use(use.parameter, use.input), role)
                 assert (first is None) == (second is None)
                 if first is not None:
                     assert first.decode() == second.decode()
@@ -264,6 +272,17 @@ def test_resources_serve(resources):
     ids = tokenizer.encode("<|im_start|>hé", allow_special=True)
     assert ids == [257, ord("h"), 0xC3, 0xA9]
     assert ChatTemplate(resources["chat_template.jinja"].decode()) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("container", [2, 3])
+def test_full_resources_fit_the_published_sizes(tmp_path, container):
+    sizes = published_resource_sizes("qwen3.8-27b", container)
+    files = padded(full_resources(tmp_path), sizes)
+    assert {name: len(data) for name, data in files.items()} == sizes
+    texts = files["tokenizer.json"], files["tokenizer_config.json"]
+    assert check_token_ids(*texts, QWEN_27B.vocabulary_rows) == QWEN_27B.public_tokens
+    ChatTemplate(files["chat_template.jinja"].decode())
 
 
 def test_padding_of_resources():
