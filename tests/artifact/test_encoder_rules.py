@@ -39,8 +39,8 @@ def repeated(examples: int) -> settings:
     )
 
 
-QUICK = repeated(150)
-THOROUGH = repeated(6000)
+QUICK = repeated(100)
+THOROUGH = repeated(3000)
 
 
 def nudged(values: np.ndarray, steps: list[int]) -> np.ndarray:
