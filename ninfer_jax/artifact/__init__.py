@@ -24,7 +24,7 @@ from ninfer_jax.artifact.directory import (
 )
 from ninfer_jax.artifact.fp8 import encode_fp8_rows
 from ninfer_jax.artifact.grouped import encode_grouped
-from ninfer_jax.artifact.nvfp4 import encode_nvfp4
+from ninfer_jax.artifact.nvfp4 import encode_nvfp4, nvfp4_divisor
 from ninfer_jax.artifact.reader import Artifact, open_artifact
 from ninfer_jax.artifact.writer import ResourceToWrite, TensorToWrite, write_artifact
 
@@ -48,6 +48,7 @@ __all__ = [
     "encode_nvfp4",
     "encoded_bytes",
     "fuse_rows",
+    "nvfp4_divisor",
     "open_artifact",
     "pack_object",
     "unpack_object",

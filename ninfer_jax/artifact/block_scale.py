@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ninfer_jax.artifact.assemble import assembled
+from ninfer_jax.artifact.blocks import for_each_block
 from ninfer_jax.artifact.formats import TENSOR_ALIGNMENT
 from ninfer_jax.artifact.nvfp4 import BLOCK, require_divisor
 from ninfer_jax.errors import ArtifactError
@@ -64,11 +66,18 @@ def pack(format: str, fields: dict[str, np.ndarray], shape: tuple[int, ...]) -> 
                 f"expected uint8{list(expected)}"
             )
     divisor = np.asarray(fields["divisor"], "<f4").reshape(1)
-    payload = np.zeros(encoded_bytes(format, shape), np.uint8)
-    payload[: codes.size] = codes.reshape(-1)
-    payload[offset : offset + scales.size] = swizzle(scales)
-    payload[offset + scales.size :] = divisor.view(np.uint8)
-    return payload.tobytes()
+
+    def fill(payload: np.ndarray) -> None:
+        stored = payload[: codes.size].reshape(codes.shape)
+
+        def place(block: slice) -> None:
+            stored[block] = codes[block]
+
+        for_each_block(rows, columns // 2, place)
+        payload[offset : offset + scales.size] = swizzle(scales)
+        payload[offset + scales.size :] = divisor.view(np.uint8)
+
+    return assembled(encoded_bytes(format, shape), fill)
 
 
 def unpack(

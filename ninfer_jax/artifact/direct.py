@@ -17,7 +17,9 @@ WORD_TYPES: dict[str, np.dtype] = {
 
 def bfloat16_values(words: np.ndarray) -> np.ndarray:
     """Widen BF16 words (uint16, any shape) to the float32 they denote; exact."""
-    return (words.astype(np.uint32) << 16).view(np.float32)
+    wide = words.astype(np.uint32)
+    wide <<= np.uint32(16)
+    return wide.view(np.float32)
 
 
 def bfloat16_words(values: np.ndarray) -> np.ndarray:

@@ -12,8 +12,15 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from ninfer_jax.artifact.blocks import require_finite, require_matrix, row_blocks
+from ninfer_jax.artifact.blocks import (
+    for_each_block,
+    require_finite,
+    require_matrix,
+    row_blocks,
+)
 from ninfer_jax.artifact.direct import bfloat16_values, bfloat16_words
+from ninfer_jax.artifact.magnitudes import row_magnitudes
+from ninfer_jax.artifact.small_floats import E4M3FN, rounded_words
 from ninfer_jax.errors import ArtifactError
 
 E4M3_MAXIMUM = np.float32(448)
@@ -23,9 +30,8 @@ E4M3_VALUES: np.ndarray = (
 
 
 def e4m3_words(values: np.ndarray) -> np.ndarray:
-    """Round float32 values to E4M3FN words, ties to the even word, saturating at 448."""
-    clamped = np.clip(values, -E4M3_MAXIMUM, E4M3_MAXIMUM)
-    return clamped.astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+    """Round float32 values, not NaN, to E4M3FN words, ties to the even word, saturating at 448."""
+    return rounded_words(np.ascontiguousarray(values), E4M3FN)
 
 
 def decode_fp8(fields: dict[str, np.ndarray]) -> np.ndarray:
@@ -46,6 +52,9 @@ def encode_fp8_rows(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         scale = bf16(f32(amax / 448)), the smallest subnormal when that rounds to zero
         code  = e4m3fn(clamp(f32(x * f32(1 / scale)), -448, 448))
 
+    `values` `[N, K]` are float32, `ml_dtypes.bfloat16`, or BF16 words in uint16. Rows do not depend
+    on each other, so a matrix fed in row blocks gives the same words.
+
     Returns `(codes uint8 [N, K], scales uint16 [N])`. Raises `ArtifactError` for infinity and NaN,
     before or after rounding to BF16.
     """
@@ -53,23 +62,38 @@ def encode_fp8_rows(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     rows, columns = values.shape
     codes = np.empty((rows, columns), np.uint8)
     scales = np.empty(rows, np.uint16)
-    for block in row_blocks(rows, columns):
-        with np.errstate(over="ignore"):
-            part = bfloat16_values(bfloat16_words(values[block]))
-        require_finite(part, "fp8_e4m3fn_row_bf16", block.start)
-        largest = np.abs(part).max(axis=1)
-        words = bfloat16_words((largest.astype(np.float64) / 448).astype(np.float32))
-        words[(words == 0) & (largest > 0)] = 1
-        inverse = np.zeros_like(largest)
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            np.divide(np.float32(1), bfloat16_values(words), out=inverse, where=words != 0)
-            # A scale below 2^-128 has no finite reciprocal: 0 * infinity must stay zero.
-            scaled = np.where(part == 0, part, part * inverse[:, None])
-        encoded = e4m3_words(scaled)
-        encoded[words == 0] = 0
-        codes[block] = encoded
-        scales[block] = words
+
+    def encode(block: slice) -> None:
+        part = np.ascontiguousarray(values[block])
+        if part.dtype != np.uint16:
+            with np.errstate(over="ignore"):
+                part = bfloat16_words(part)
+        codes[block], scales[block] = _encode_block(part, block.start)
+
+    for_each_block(rows, columns, encode)
     return codes, scales
+
+
+def _encode_block(part: np.ndarray, first_row: int) -> tuple[np.ndarray, np.ndarray]:
+    """Encode BF16 words `[rows, K]`; returns code and scale words."""
+    largest = row_magnitudes(part)
+    require_finite(largest, "fp8_e4m3fn_row_bf16", first_row)
+    # binary64 division rounded once more is the correctly rounded binary32 quotient (53 >= 2*24+2).
+    words = bfloat16_words((largest.astype(np.float64) / 448).astype(np.float32))
+    words[(words == 0) & (largest > 0)] = 1
+    inverse = np.zeros_like(largest)
+    scaled = bfloat16_values(part)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        np.divide(np.float32(1), bfloat16_values(words), out=inverse, where=words != 0)
+        scaled *= inverse[:, None]
+    boundless = np.isinf(inverse)
+    if boundless.any():
+        # A scale up to 2^-128 has no finite reciprocal: 0 * infinity must stay that zero.
+        zero = (part & 0x7FFF) == 0
+        np.copyto(scaled, bfloat16_values(part), where=zero & boundless[:, None])
+    codes = rounded_words(scaled, E4M3FN)
+    codes[words == 0] = 0
+    return codes, words
 
 
 def check_fp8(fields: dict[str, np.ndarray], name: str) -> None:

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ninfer_jax.artifact.blocks import require_finite, require_matrix, row_blocks
+from ninfer_jax.artifact.blocks import (
+    for_each_block,
+    require_finite,
+    require_matrix,
+    row_blocks,
+)
+from ninfer_jax.artifact.magnitudes import float32_values, group_magnitudes
 from ninfer_jax.errors import ArtifactError
 
 
@@ -54,12 +60,14 @@ def decode_grouped(format: str, fields: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def encode_grouped(values: np.ndarray, format: str) -> tuple[np.ndarray, np.ndarray]:
-    """Quantise a float32 matrix by the maximum of each group (`MAXABS_F16_RECIP_RNE_V1`).
+    """Quantise a matrix `[N, K]` by the maximum of each group (`MAXABS_F16_RECIP_RNE_V1`).
 
         scale = f16(f32(amax / qmax)), the smallest subnormal when that rounds to zero
         code  = clamp(round_half_even(f32(x * f32(1 / scale))))
 
-    The reciprocal in two steps is normative: `x / scale` gives other codes at ties.
+    The reciprocal in two steps is normative: `x / scale` gives other codes at ties. `values` are
+    float32, `ml_dtypes.bfloat16`, or BF16 words in uint16; BF16 is widened block by block. Rows do
+    not depend on each other, so a matrix fed in row blocks gives the same fields.
 
     Returns `(codes int8 [N, K], scales uint16 [N, groups])`. Raises `ArtifactError` for infinity,
     NaN, and groups whose scale overflows binary16.
@@ -70,25 +78,28 @@ def encode_grouped(values: np.ndarray, format: str) -> tuple[np.ndarray, np.ndar
     groups = groups_per_row(format, columns)
     codes = np.empty((rows, columns), np.int8)
     scales = np.empty((rows, groups), np.uint16)
-    for block in row_blocks(rows, columns):
+
+    def encode(block: slice) -> None:
         part = values[block]
-        require_finite(part, format, block.start)
         if columns != groups * constants.group:
-            padded = np.zeros((part.shape[0], groups * constants.group), np.float32)
+            padded = np.zeros((part.shape[0], groups * constants.group), part.dtype)
             padded[:, :columns] = part
             part = padded
-        part = part.reshape(part.shape[0], groups, constants.group)
-        encoded, words = _encode_block(part, constants, format, block.start)
-        codes[block] = encoded.reshape(encoded.shape[0], -1)[:, :columns]
+        part = np.ascontiguousarray(part)
+        largest = group_magnitudes(part, constants.group)
+        require_finite(largest, format, block.start)
+        words = _scale_words(largest, constants, format, block.start)
         scales[block] = words
+        codes[block] = _codes(float32_values(part), words, constants)[:, :columns]
+
+    for_each_block(rows, columns, encode)
     return codes, scales
 
 
-def _encode_block(
-    part: np.ndarray, constants: GroupedFormat, format: str, first_row: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Encode float32 `[rows, groups, group]`; returns int8 codes and uint16 scale words."""
-    largest = np.abs(part).max(axis=2)
+def _scale_words(
+    largest: np.ndarray, constants: GroupedFormat, format: str, first_row: int
+) -> np.ndarray:
+    """Binary16 words for the group maxima float32 `[rows, groups]`."""
     # binary64 division rounded once more is the correctly rounded binary32 quotient (53 >= 2*24+2).
     wide = (largest.astype(np.float64) / constants.maximum).astype(np.float32)
     with np.errstate(over="ignore", under="ignore"):
@@ -101,14 +112,20 @@ def _encode_block(
             f"{format}: row {first_row + row}, group {group}: largest magnitude "
             f"{largest[row, group]:g} needs a scale beyond binary16"
         )
+    return words
+
+
+def _codes(part: np.ndarray, words: np.ndarray, constants: GroupedFormat) -> np.ndarray:
+    """Codes int8 `[rows, groups * group]` of float32 values under their scale words."""
     scale = words.view(np.float16).astype(np.float32)
     inverse = np.zeros_like(scale)
     np.divide(np.float32(1), scale, out=inverse, where=words != 0)
     with np.errstate(under="ignore"):
-        scaled = part * inverse[:, :, None]
+        scaled = part.reshape(-1, constants.group) * inverse.reshape(-1, 1)
     np.rint(scaled, out=scaled)
+    # Under a subnormal scale a code can round to as much as 1.5 times the maximum.
     np.clip(scaled, constants.minimum, constants.maximum, out=scaled)
-    return scaled.astype(np.int8), words
+    return scaled.astype(np.int8).reshape(part.shape)
 
 
 def check_grouped(format: str, fields: dict[str, np.ndarray], name: str) -> None:

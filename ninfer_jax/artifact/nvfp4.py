@@ -10,10 +10,20 @@ natural order: `codes` uint8 [N, K / 2] (even column in the low nibble), `scales
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
-from ninfer_jax.artifact.blocks import require_finite, require_matrix, row_blocks
+from ninfer_jax.artifact.blocks import (
+    ELEMENTS_PER_TASK,
+    for_each_block,
+    require_finite,
+    require_matrix,
+    row_blocks,
+)
 from ninfer_jax.artifact.fp8 import E4M3_MAXIMUM, E4M3_VALUES, e4m3_words
+from ninfer_jax.artifact.magnitudes import float32_values, group_magnitudes, row_magnitudes
+from ninfer_jax.artifact.small_floats import E2M1, rounded_words
 from ninfer_jax.errors import ArtifactError
 
 BLOCK = 16
@@ -39,67 +49,80 @@ def decode_nvfp4(fields: dict[str, np.ndarray]) -> np.ndarray:
     return values
 
 
-def e2m1_codes(values: np.ndarray) -> np.ndarray:
-    """Round float32 values to E2M1 codes 0..15, ties to the even code, saturating at 6.
+def nvfp4_divisor(blocks: Iterable[np.ndarray]) -> np.float32:
+    """Return `f32(2688 / max |x|)` of a matrix that is fed in row blocks; 1 when all is zero.
 
-    The sign bit is that of the value, so a negative value that rounds to zero gives 0x8.
+    Each block is a matrix `[n, K]` of any number of rows, float32 or BF16 (as in `encode_nvfp4`).
+    Raises `ArtifactError` for infinity, NaN, and matrices so small that the divisor overflows.
     """
-    magnitude = np.abs(values)
-    index = (magnitude > 0.25).astype(np.uint8)
-    for bound, inclusive in (
-        (0.75, True),
-        (1.25, False),
-        (1.75, True),
-        (2.5, False),
-        (3.5, True),
-    ):
-        index += magnitude >= bound if inclusive else magnitude > bound
-    index += magnitude > 5
-    return index | (np.signbit(values).astype(np.uint8) << 3)
+    largest, first_row = 0.0, 0
+    for values in blocks:
+        values = require_matrix(values, "nvfp4")
+        for block in row_blocks(*values.shape, ELEMENTS_PER_TASK):
+            magnitudes = row_magnitudes(np.ascontiguousarray(values[block]))
+            require_finite(magnitudes, "nvfp4", first_row + block.start)
+            largest = max(largest, float(magnitudes.max()))
+        first_row += values.shape[0]
+    with np.errstate(over="ignore"):
+        divisor = np.float32(_LARGEST_PRODUCT / largest) if largest else np.float32(1)
+    if not np.isfinite(divisor):
+        raise ArtifactError(f"nvfp4: largest magnitude {largest:g} needs a divisor beyond binary32")
+    return divisor
 
 
-def encode_nvfp4(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.float32]:
-    """Quantise a float32 matrix `[N, K]`, K a multiple of 16, by its maximum (`nvfp4_absmax`).
+def encode_nvfp4(
+    values: np.ndarray, divisor: np.float32 | None = None
+) -> tuple[np.ndarray, np.ndarray, np.float32]:
+    """Quantise a matrix `[N, K]`, K a multiple of 16, by its maximum (`nvfp4_absmax`).
 
         divisor = f32(2688 / max |x|)                                  2688 = 6 * 448
         scale   = e4m3fn(min(f32(f32(block max * divisor) / 6), 448)), word 1 when that is zero
         code    = e2m1(f32(f32(x * divisor) / scale))
 
+    `values` are float32, `ml_dtypes.bfloat16`, or BF16 words in uint16; BF16 is widened block by
+    block, never as a whole. Rows of a larger matrix are encoded alike when `divisor` is that of the
+    whole (`nvfp4_divisor`); a divisor made for smaller values saturates.
+
     Returns `(codes uint8 [N, K/2], scales uint8 [N, K/16], divisor)`. Raises `ArtifactError` for
-    infinity, NaN, and matrices so small that the divisor overflows.
+    infinity, NaN, matrices so small that the divisor overflows, and a given divisor that is not
+    finite and positive.
     """
     values = require_matrix(values, "nvfp4")
     rows, columns = values.shape
     if columns % BLOCK:
         raise ValueError(f"nvfp4: {columns} columns are not a multiple of {BLOCK}")
-    largest = 0.0
-    for block in row_blocks(rows, columns):
-        require_finite(values[block], "nvfp4", block.start)
-        largest = max(largest, float(np.abs(values[block]).max()))
-    with np.errstate(over="ignore"):
-        divisor = np.float32(_LARGEST_PRODUCT / largest) if largest else np.float32(1)
-    if not np.isfinite(divisor):
-        raise ArtifactError(f"nvfp4: largest magnitude {largest:g} needs a divisor beyond binary32")
+    divisor = nvfp4_divisor([values]) if divisor is None else np.float32(divisor)
+    require_divisor(divisor, "nvfp4")
     codes = np.empty((rows, columns // 2), np.uint8)
     scales = np.empty((rows, columns // BLOCK), np.uint8)
-    for block in row_blocks(rows, columns):
-        codes[block], scales[block] = _encode_block(values[block], divisor)
+
+    def encode(block: slice) -> None:
+        part = np.ascontiguousarray(values[block])
+        largest = group_magnitudes(part, BLOCK)
+        require_finite(largest, "nvfp4", block.start)
+        codes[block], scales[block] = _encode_block(float32_values(part), largest, divisor)
+
+    for_each_block(rows, columns, encode)
     return codes, scales, divisor
 
 
-def _encode_block(part: np.ndarray, divisor: np.float32) -> tuple[np.ndarray, np.ndarray]:
-    """Encode float32 `[rows, K]`; returns packed code bytes and natural scale words."""
-    part = part.reshape(part.shape[0], -1, BLOCK)
-    with np.errstate(under="ignore"):
-        largest = np.abs(part).max(axis=2)
+def _encode_block(
+    part: np.ndarray, largest: np.ndarray, divisor: np.float32
+) -> tuple[np.ndarray, np.ndarray]:
+    """Encode float32 `[rows, K]` of known block maxima; returns packed codes and scale words."""
+    with np.errstate(under="ignore", over="ignore"):
         words = e4m3_words(np.minimum((largest * divisor) / np.float32(6), E4M3_MAXIMUM))
         words[(words == 0) & (largest > 0)] = 1
         scale = np.where(words == 0, np.float32(1), E4M3_VALUES[words])
-        scaled = (part * divisor) / scale[:, :, None]
-    codes = e2m1_codes(scaled)
-    codes[words == 0] = 0
-    codes = codes.reshape(part.shape[0], -1)
-    return codes[:, 0::2] | (codes[:, 1::2] << 4), words
+        scaled = (part * divisor).reshape(-1, BLOCK)
+        scaled /= scale.reshape(-1, 1)
+    codes = rounded_words(scaled, E2M1)
+    zero = words.reshape(-1) == 0
+    if zero.any():
+        # Not even the sign of -0 survives in a block of zeros.
+        codes[zero] = 0
+    pairs = codes.view("<u2").reshape(part.shape[0], -1)
+    return (pairs | (pairs >> np.uint16(4))).astype(np.uint8), words
 
 
 def require_divisor(divisor: np.float32, name: str) -> None:

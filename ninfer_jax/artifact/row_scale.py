@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ninfer_jax.artifact.assemble import assembled
+from ninfer_jax.artifact.blocks import for_each_block
 from ninfer_jax.artifact.formats import TENSOR_ALIGNMENT
 from ninfer_jax.errors import ArtifactError
 
@@ -34,10 +36,17 @@ def pack(format: str, fields: dict[str, np.ndarray], shape: tuple[int, ...]) -> 
         raise ValueError(
             f"{format}: scales are {scales.dtype}{list(scales.shape)}, expected uint16{[shape[0]]}"
         )
-    payload = np.zeros(offset + 2 * shape[0], np.uint8)
-    payload[: codes.size] = codes.reshape(-1)
-    payload[offset:] = scales.astype("<u2").view(np.uint8)
-    return payload.tobytes()
+
+    def fill(payload: np.ndarray) -> None:
+        stored = payload[: codes.size].reshape(shape)
+
+        def place(block: slice) -> None:
+            stored[block] = codes[block]
+
+        for_each_block(*shape, place)
+        payload[offset:].view("<u2")[:] = scales
+
+    return assembled(offset + 2 * shape[0], fill)
 
 
 def unpack(

@@ -15,7 +15,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ninfer_jax.artifact.blocks import row_blocks
+from ninfer_jax.artifact.assemble import assembled
+from ninfer_jax.artifact.bit_planes import (
+    high_bits,
+    lanes_of_high_bits,
+    lanes_of_low_bits,
+    low_bits,
+)
+from ninfer_jax.artifact.blocks import for_each_block
 from ninfer_jax.artifact.formats import TENSOR_ALIGNMENT
 from ninfer_jax.artifact.grouped import GROUPED, groups_per_row
 from ninfer_jax.errors import ArtifactError
@@ -81,26 +88,26 @@ def pack(format: str, fields: dict[str, np.ndarray], shape: tuple[int, ...]) -> 
             f"expected uint16{[rows, groups]}"
         )
     bits = GROUPED[format].bits
-    payload = np.zeros(planes.total, np.uint8)
-    base = payload[: rows * planes.base_row].reshape(rows, planes.base_row)
-    high = payload[planes.high_offset :][: rows * planes.high_row].reshape(rows, planes.high_row)
-    stored = payload[planes.scale_offset :].view("<u2").reshape(rows, planes.groups)
-    stored[:, :groups] = scales
-    for block in row_blocks(rows, planes.padded_columns):
-        lanes = codes[block].view(np.uint8)
-        if columns != planes.padded_columns:
-            padded = np.zeros((lanes.shape[0], planes.padded_columns), np.uint8)
-            padded[:, :columns] = lanes
-            lanes = padded
-        if bits == 8:
-            base[block] = lanes
-            continue
-        base[block] = (lanes[:, 0::2] & 15) | (lanes[:, 1::2] << 4)
-        if bits > 4:
-            shifts = np.arange(4, bits, dtype=np.uint8)
-            spread = (lanes[:, :, None] >> shifts) & 1
-            high[block] = np.packbits(spread.reshape(lanes.shape[0], -1), axis=1, bitorder="little")
-    return payload.tobytes()
+
+    def fill(payload: np.ndarray) -> None:
+        base = payload[: rows * planes.base_row].reshape(rows, -1)
+        high = payload[planes.high_offset :][: rows * planes.high_row].reshape(rows, -1)
+        stored = payload[planes.scale_offset :].view("<u2").reshape(rows, planes.groups)
+        stored[:, :groups] = scales
+
+        def place(block: slice) -> None:
+            lanes = codes[block].view(np.uint8)
+            if bits == 8:
+                base[block, :columns] = lanes
+                return
+            lanes = _padded(lanes, planes.padded_columns)
+            base[block] = low_bits(lanes)
+            if bits > 4:
+                high[block] = high_bits(lanes, bits)
+
+        for_each_block(rows, planes.padded_columns, place)
+
+    return assembled(planes.total, fill)
 
 
 def unpack(
@@ -117,17 +124,17 @@ def unpack(
     words = words[: (end - begin) * planes.groups * 2].copy().view("<u2")
     scales = words.reshape(end - begin, planes.groups)[:, : groups_per_row(format, columns)]
     codes = np.empty((end - begin, columns), np.int8)
-    for block in row_blocks(end - begin, planes.padded_columns):
+
+    def place(block: slice) -> None:
         if bits == 8:
             codes[block] = base[block, :columns].view(np.int8)
-        elif bits == 4:
-            codes[block] = _NIBBLE_PAIRS[base[block]].view(np.int8)[:, :columns]
-        else:
-            low = _RAW_PAIRS[base[block]].view(np.uint8)
-            spread = np.unpackbits(high[block], axis=1, bitorder="little")
-            for bit in range(4, bits):
-                low |= spread[:, bit - 4 :: bits - 4] << bit
-            codes[block] = _signed(low, bits)[:, :columns]
+            return
+        lanes = lanes_of_low_bits(base[block])
+        if bits > 4:
+            lanes |= lanes_of_high_bits(high[block], bits)
+        codes[block] = _signed(lanes, bits)[:, :columns]
+
+    for_each_block(end - begin, planes.padded_columns, place)
     return {"codes": codes, "scales": np.ascontiguousarray(scales)}
 
 
@@ -135,12 +142,19 @@ def _aligned(size: int) -> int:
     return -(-size // TENSOR_ALIGNMENT) * TENSOR_ALIGNMENT
 
 
+def _padded(lanes: np.ndarray, columns: int) -> np.ndarray:
+    """Contiguous lanes with zeros up to `columns`."""
+    if lanes.shape[1] == columns:
+        return np.ascontiguousarray(lanes)
+    padded = np.zeros((lanes.shape[0], columns), np.uint8)
+    padded[:, : lanes.shape[1]] = lanes
+    return padded
+
+
 def _signed(lanes: np.ndarray, bits: int) -> np.ndarray:
     """Two's complement of width `bits`: u ^ h - h with h = 2^(bits-1); 15, 4 bits: 7 - 8 = -1."""
     half = np.uint8(1 << (bits - 1))
-    return (lanes ^ half).view(np.int8) - np.int8(half)
-
-
-_BYTES = np.arange(256, dtype=np.uint16)
-_RAW_PAIRS = ((_BYTES & 15) | ((_BYTES >> 4) << 8)).astype("<u2")
-_NIBBLE_PAIRS = _signed(_RAW_PAIRS.view(np.uint8), 4).view("<u2")
+    lanes ^= half
+    signed = lanes.view(np.int8)
+    signed -= np.int8(half)
+    return signed
