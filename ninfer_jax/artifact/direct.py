@@ -24,7 +24,8 @@ def bfloat16_values(words: np.ndarray) -> np.ndarray:
 
 def bfloat16_words(values: np.ndarray) -> np.ndarray:
     """Round float32 values to BF16 words (uint16), to nearest, ties to even."""
-    return np.ascontiguousarray(values, np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
+    # Not ascontiguousarray, which makes a vector of a scalar.
+    return np.asarray(values, np.float32, order="C").astype(ml_dtypes.bfloat16).view(np.uint16)
 
 
 def decode_direct(format: str, fields: dict[str, np.ndarray]) -> np.ndarray:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import hashlib
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -92,21 +93,35 @@ def _save_groups(
     done = orbax.saved_groups(unfinished)
     rest = sum(_bytes(piece) for group in groups[done:] for piece in group)
     require_space(unfinished.parent, rest)
-    position = 0
-    # What is hashed is what was just read, so the disk is read once.
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+    ends = list(itertools.accumulate(sum(map(_bytes, group)) for group in groups))
+    synced: set[Path] = set()
+    # The hash reads one group ahead, which brings it into memory; finished groups go to the disk
+    # while the next one is converted. So reading and writing overlap, and nothing is read twice.
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        reading = pool.submit(hashing.advance, ends[0])
+        writing = pool.submit(lambda: None)
         for index, group in enumerate(groups):
-            size = sum(map(_bytes, group))
-            position += size
-            hashed = pool.submit(hashing.advance, position)
+            reading.result()
+            last = index == len(groups) - 1
             metadata = {METADATA: _facts(artifact)} if index == 0 else {}
-            if index == len(groups) - 1:
-                hashed.result()
+            if last:
                 metadata[f"{METADATA}_sources"] = hashing.finish()
+            else:
+                reading = pool.submit(hashing.advance, ends[index + 1])
             if index >= done:
                 orbax.save_group(unfinished, _arrays(artifact, group), metadata)
-            hashed.result()
-            progress(size)
+                writing.result()
+                writing = pool.submit(_sync_new, unfinished.parent, synced)
+            progress(sum(map(_bytes, group)))
+        writing.result()
+
+
+def _sync_new(folder: Path, synced: set[Path]) -> None:
+    """Forces the files below `folder` to the disk that are not in `synced` yet."""
+    for path in folder.rglob("*"):
+        if path not in synced and path.is_file():
+            sync_path(path)
+            synced.add(path)
 
 
 def checkpoint_to_artifact(

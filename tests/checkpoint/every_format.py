@@ -47,7 +47,7 @@ def payload(format: str, shape: tuple[int, ...], seed: int) -> bytes:
     elif format.startswith("q"):
         fields = dict(zip(("codes", "scales"), encode_grouped(values, format), strict=True))
     else:
-        fields = {"words": encode_direct(format, values)["words"].reshape(shape)}
+        fields = encode_direct(format, values)
     return pack_object(format, fields, shape)
 
 
