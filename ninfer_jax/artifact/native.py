@@ -6,7 +6,7 @@ Readers never depend on this order; writers follow it, and planners read sizes f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ninfer_jax.artifact.codecs import encoded_bytes
@@ -28,7 +28,6 @@ from ninfer_jax.artifact.legacy_names import resource_owner
 from ninfer_jax.artifact.parameters import (
     COMPONENTS,
     Parameter,
-    is_attention_layer,
     model_parameters,
     parameter_format,
 )
@@ -36,29 +35,32 @@ from ninfer_jax.artifact.parameters import (
 NATIVE_TEMPLATE_BYTES = 9712
 """Size of the chat template in the published version 3 files."""
 
-_ATTENTION = ("query key gate value", "query key", "gate value")
-_GATED_DELTANET = ("query key value z", "query key", "value z", "a_projection b_projection")
+# Kind of a block -> its candidate groups, in the order in which they are tried.
+_GROUPS = {
+    "gated attention": ("query key gate value", "query key", "gate value"),
+    "attention": ("query key value", "query_bias key_bias value_bias"),
+    "gdn": ("query key value z", "query key", "value z", "a_projection b_projection"),
+    "mlp": ("gate up",),
+}
 
 
-def candidate_groups(
-    components: tuple[str, ...] = COMPONENTS, geometry: Geometry = QWEN_27B
-) -> Iterator[tuple[str, ...]]:
-    """Yield the parameters that may share a parent, in the order in which parents are formed."""
-    layers = range(geometry.layers)
-    blocks = [(f"text/layers/{layer}", is_attention_layer(layer)) for layer in layers]
-    if "mtp" in components:
-        blocks.append(("mtp/layers/0", True))
-    for block, is_attention in blocks:
-        mixer, groups = ("attention", _ATTENTION) if is_attention else ("gdn", _GATED_DELTANET)
-        for group in groups:
-            yield _members(f"{block}/{mixer}", group)
-        yield _members(f"{block}/mlp", "gate up")
-    for layer in range(geometry.vision.layers if "vision" in components else 0):
-        yield _members(f"vision/layers/{layer}/attention", "query key value")
-        yield _members(f"vision/layers/{layer}/attention", "query_bias key_bias value_bias")
-    for layer in range(geometry.draft.layers if "dflash2" in components else 0):
-        yield _members(f"dflash2/layers/{layer}/attention", "query key value")
-        yield _members(f"dflash2/layers/{layer}/mlp", "gate up")
+def candidate_groups(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the parameters that may share a parent, in the order in which parents are formed.
+
+    `names` are the parameters of a model in native order.
+    """
+    blocks: dict[str, set[str]] = {}
+    for name in names:
+        block, _, leaf = name.rpartition("/")
+        blocks.setdefault(block, set()).add(leaf)
+    for block, leaves in blocks.items():
+        kind = block.rpartition("/")[2]
+        if kind == "attention" and "gate" in leaves:
+            kind = "gated attention"
+        for group in _GROUPS.get(kind, ()):
+            members = group.split()
+            if leaves.issuperset(members):
+                yield tuple(f"{block}/{member}" for member in members)
 
 
 def native_parents(
@@ -73,7 +75,7 @@ def native_parents(
     parameters = {parameter.name: parameter for parameter in model_parameters(components, geometry)}
     placed: set[str] = set()
     parents: list[tuple[Parameter, ...]] = []
-    for names in candidate_groups(components, geometry):
+    for names in candidate_groups(parameters):
         if profile == "groupwise-int" and names[0].endswith("/a_projection"):
             continue
         members = tuple(parameters[name] for name in names)
@@ -117,7 +119,7 @@ def native_directory(
         stored = _tensor(f"weight/{index:06d}", format, shape, cursor)
         objects[stored.id] = stored
         cursor = stored.offset + stored.bytes
-        bindings |= _shares(stored, members)
+        bindings |= bind_members(stored.id, members)
     uses = []
     parameters = model_parameters(components, geometry)
     for parameter in parameters:
@@ -145,10 +147,6 @@ def native_directory(
     )
 
 
-def _members(prefix: str, names: str) -> tuple[str, ...]:
-    return tuple(f"{prefix}/{name}" for name in names.split())
-
-
 def _tensor(id: str, format: str, shape: tuple[int, ...], cursor: int) -> TensorObject:
     offset = -(-cursor // TENSOR_ALIGNMENT) * TENSOR_ALIGNMENT
     return TensorObject(
@@ -156,15 +154,15 @@ def _tensor(id: str, format: str, shape: tuple[int, ...], cursor: int) -> Tensor
     )
 
 
-def _shares(stored: TensorObject, members: tuple[Parameter, ...]) -> dict[str, Binding]:
-    """Bind the members of a parent, and the DFlash2 context rows that lie in it."""
+def bind_members(id: str, members: tuple[Parameter, ...]) -> dict[str, Binding]:
+    """Bind the members of the parent object `id`, and the DFlash2 context rows in it."""
     if len(members) == 1:
-        return {members[0].name: Binding(object=stored.id)}
+        return {members[0].name: Binding(object=id)}
     bindings: dict[str, Binding] = {}
     begin = 0
     for member in members:
         end = begin + math.prod(member.shape)
-        bindings[member.name] = Binding(parts=(Part(stored.id, begin, end),))
+        bindings[member.name] = Binding(parts=(Part(id, begin, end),))
         block, _, leaf = member.name.rpartition("/")
         if block.startswith("dflash2/") and leaf in ("key", "value"):
             bindings[f"{block}/context_{leaf}"] = bindings[member.name]

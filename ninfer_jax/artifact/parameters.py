@@ -1,21 +1,28 @@
-"""The logical parameters of Qwen3.8-27B: name, shape, mathematical inputs, and format by profile.
+"""The logical parameters of a model: name, shape, mathematical inputs, and format by profile.
 
-The order is that of a natively written version 3 file. Qwen3.6-27B has the same parameters; only
-its `groupwise-int` vocabulary matrices are Q6.
+They follow from the component configs; the order is that of a natively written version 3 file.
+`model_parameters` lists those of Qwen3.8-27B. Qwen3.6-27B has the same ones; only its
+`groupwise-int` vocabulary matrices are Q6.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from ninfer_jax.artifact.formats import FP8, NVFP4
 from ninfer_jax.artifact.geometry import QWEN_27B, Geometry
+from ninfer_jax.artifact.published_configs import (
+    dflash2_config,
+    mtp_config,
+    text_config,
+    vision_config,
+)
 
 COMPONENTS = ("text", "mtp", "vision", "dflash2", "proposal")
 PROFILES = ("nvfp4", "groupwise-int")
-CONVOLUTION_TAPS = 4
 
 _Q4, _Q5, _Q6, _Q8 = "q4_g64_fp16", "q5_g64_fp16", "q6_g64_fp16", "q8_g32_fp16"
 
@@ -78,45 +85,67 @@ def parameter_format(parameter: Parameter, profile: str, model_id: str = "qwen3.
     return _COMMON.get(parameter.role) or _BY_PROFILE[profile][parameter.role]
 
 
+Config = Mapping[str, Any]
+
+
 @cache
 def model_parameters(
     components: tuple[str, ...] = COMPONENTS, geometry: Geometry = QWEN_27B
 ) -> tuple[Parameter, ...]:
-    """Return the parameters of `components` of a model, in native order.
+    """Return the parameters of `components` of a model, in native order."""
+    configs: dict[str, Config] = {"text": text_config(geometry)}
+    if "mtp" in components:
+        configs["mtp"] = mtp_config()
+    if "vision" in components:
+        configs["vision"] = vision_config(geometry)
+    if "dflash2" in components:
+        configs["dflash2"] = dflash2_config(geometry)
+    rows = geometry.proposal_rows if "proposal" in components else None
+    return config_parameters(configs, rows, geometry.nvfp4_mlp_layers)
 
-    The inputs of the output heads depend on which draft components are present.
+
+def config_parameters(
+    configs: Mapping[str, Config], proposal_rows: int | None, nvfp4_mlp_layers: int | None = None
+) -> tuple[Parameter, ...]:
+    """Return the parameters that checked component configs describe, in native order.
+
+    `configs` holds `text` and any of `mtp`, `vision`, `dflash2`. The inputs of the output heads
+    depend on which draft components are present. Layers from `nvfp4_mlp_layers` on keep FP8 in
+    their MLP in the nvfp4 profile; when None, the last eighth of all layers does (of 64, 56..63).
     """
-    selected = tuple(name for name in COMPONENTS if name in components)
-    drafters = tuple(f"{name}/final_hidden" for name in ("mtp", "dflash2") if name in selected)
-    build = {"text": _text, "mtp": _mtp, "vision": _vision, "dflash2": _dflash2}
-    parameters: list[Parameter] = []
-    for component in selected:
-        is_proposal = component == "proposal"
-        rows = _proposal(geometry, drafters) if is_proposal else build[component](geometry)
-        for name, shape, role, *inputs in rows:
-            parameters.append(Parameter(name, component, shape, role, tuple(inputs)))
+    text = configs["text"]
+    layers = text["num_hidden_layers"]
+    early = layers - layers // 8 if nvfp4_mlp_layers is None else nvfp4_mlp_layers
+    drafters = tuple(f"{name}/final_hidden" for name in ("mtp", "dflash2") if name in configs)
+    tables = {"text": _text(text, early, drafters)}
+    if "mtp" in configs:
+        tables["mtp"] = _mtp(text)
+    if "vision" in configs:
+        tables["vision"] = _vision(configs["vision"], text["hidden_size"])
+    if "dflash2" in configs:
+        tables["dflash2"] = _dflash2(configs["dflash2"], text)
+    if proposal_rows is not None:
+        tables["proposal"] = _proposal(proposal_rows, text["hidden_size"], drafters)
     return tuple(
-        Parameter(p.name, p.component, p.shape, p.role, p.inputs + drafters)
-        if p.name == "text/output_head"
-        else p
-        for p in parameters
+        Parameter(name, component, shape, role, tuple(inputs))
+        for component, rows in tables.items()
+        for name, shape, role, *inputs in rows
     )
 
 
 Rows = Iterator[tuple]
 
 
-def _text(geometry: Geometry) -> Rows:
-    width = geometry.width
-    table = (geometry.vocabulary_rows, width)
+def _text(config: Config, early: int, drafters: tuple[str, ...]) -> Rows:
+    table = (config["vocab_size"], config["hidden_size"])
     yield "text/token_embedding", table, "vocabulary"
-    yield "text/output_head", table, "vocabulary", "text/final_hidden"
-    yield "text/final_norm", (width,), "plain"
-    for layer in range(geometry.layers):
-        mlp = "mlp" if layer < geometry.nvfp4_mlp_layers else "late_mlp"
+    yield "text/output_head", table, "vocabulary", "text/final_hidden", *drafters
+    yield "text/final_norm", table[1:], "plain"
+    for layer, kind in enumerate(config["layer_types"]):
+        mlp = "mlp" if layer < early else "late_mlp"
         roles = ("mixer_coarse", "mixer_fine", f"{mlp}_coarse", f"{mlp}_fine")
-        mixer = _attention if is_attention_layer(layer) else _gated_deltanet
-        yield from _block(geometry, f"text/layers/{layer}", mixer, roles)
+        mixer = _attention if kind == "full_attention" else _gated_deltanet
+        yield from _block(f"text/layers/{layer}", config, mixer, roles)
 
 
 def is_attention_layer(layer: int) -> bool:
@@ -124,27 +153,21 @@ def is_attention_layer(layer: int) -> bool:
     return layer % 4 == 3
 
 
-def _block(geometry: Geometry, block: str, mixer, roles: tuple[str, str, str, str]) -> Rows:
-    width, mlp_width = geometry.width, geometry.mlp_width
+def _block(block: str, config: Config, mixer, roles: tuple[str, str, str, str]) -> Rows:
     coarse, fine, mlp_coarse, mlp_fine = roles
+    width, inner = config["hidden_size"], config["intermediate_size"]
     yield f"{block}/input_norm", (width,), "plain"
-    yield from mixer(geometry, block, coarse, fine)
+    yield from mixer(block, config, coarse, fine)
     yield f"{block}/post_attention_norm", (width,), "plain"
     for name in ("gate", "up"):
-        yield (
-            f"{block}/mlp/{name}",
-            (mlp_width, width),
-            mlp_coarse,
-            f"{block}/ffn_input",
-        )
-    yield f"{block}/mlp/down", (width, mlp_width), mlp_fine, f"{block}/mlp/product"
+        yield f"{block}/mlp/{name}", (inner, width), mlp_coarse, f"{block}/ffn_input"
+    yield f"{block}/mlp/down", (width, inner), mlp_fine, f"{block}/mlp/product"
 
 
-def _attention(geometry: Geometry, block: str, coarse: str, fine: str) -> Rows:
-    width = geometry.width
-    queries = geometry.heads * geometry.head_width
-    keys = geometry.key_value_heads * geometry.head_width
-    source = f"{block}/mixer_input"
+def _attention(block: str, config: Config, coarse: str, fine: str) -> Rows:
+    source, head, width = f"{block}/mixer_input", config["head_dim"], config["hidden_size"]
+    queries = config["num_attention_heads"] * head
+    keys = config["num_key_value_heads"] * head
     for name, rows, role in (
         ("query", queries, coarse),
         ("gate", queries, fine),
@@ -152,24 +175,21 @@ def _attention(geometry: Geometry, block: str, coarse: str, fine: str) -> Rows:
         ("value", keys, fine),
     ):
         yield f"{block}/attention/{name}", (rows, width), role, source
-    yield f"{block}/attention/query_norm", (geometry.head_width,), "plain"
-    yield f"{block}/attention/key_norm", (geometry.head_width,), "plain"
-    yield (
-        f"{block}/attention/output",
-        (width, queries),
-        fine,
-        f"{block}/attention/gated_output",
-    )
+    yield f"{block}/attention/query_norm", (head,), "plain"
+    yield f"{block}/attention/key_norm", (head,), "plain"
+    output = f"{block}/attention/gated_output"
+    yield f"{block}/attention/output", (width, queries), fine, output
 
 
-def _gated_deltanet(geometry: Geometry, block: str, coarse: str, fine: str) -> Rows:
-    width, heads = geometry.width, geometry.linear_value_heads
-    keys = geometry.linear_key_heads * geometry.linear_key_width
-    values = heads * geometry.linear_value_width
-    source = f"{block}/mixer_input"
+def _gated_deltanet(block: str, config: Config, coarse: str, fine: str) -> Rows:
+    source, width = f"{block}/mixer_input", config["hidden_size"]
+    heads = config["linear_num_value_heads"]
+    keys = config["linear_num_key_heads"] * config["linear_key_head_dim"]
+    values = heads * config["linear_value_head_dim"]
+    taps = config["linear_conv_kernel_dim"]
     yield f"{block}/gdn/a_log", (heads,), "scalar"
     yield f"{block}/gdn/dt_bias", (heads,), "scalar"
-    yield f"{block}/gdn/convolution", (CONVOLUTION_TAPS, 2 * keys + values), "plain"
+    yield f"{block}/gdn/convolution", (taps, 2 * keys + values), "plain"
     for name, rows, role in (
         ("a_projection", heads, "plain"),
         ("b_projection", heads, "plain"),
@@ -179,25 +199,27 @@ def _gated_deltanet(geometry: Geometry, block: str, coarse: str, fine: str) -> R
         ("z", values, fine),
     ):
         yield f"{block}/gdn/{name}", (rows, width), role, source
-    yield f"{block}/gdn/norm", (geometry.linear_value_width,), "plain"
+    yield f"{block}/gdn/norm", (config["linear_value_head_dim"],), "plain"
     yield f"{block}/gdn/output", (width, values), fine, f"{block}/gdn/gated_output"
 
 
-def _mtp(geometry: Geometry) -> Rows:
-    width = geometry.width
+def _mtp(text: Config) -> Rows:
+    width = text["hidden_size"]
     yield "mtp/input_projection", (width, 2 * width), "draft", "mtp/stem_input"
     for name in ("embedding_norm", "hidden_norm", "final_norm"):
         yield f"mtp/{name}", (width,), "plain"
-    yield from _block(geometry, "mtp/layers/0", _attention, ("draft",) * 4)
+    yield from _block("mtp/layers/0", text, _attention, ("draft",) * 4)
 
 
-def _vision(geometry: Geometry) -> Rows:
-    tower = geometry.vision
-    width, mlp_width, merged = tower.width, tower.mlp_width, tower.merged_width
-    yield "vision/patch_embedding", (width, tower.patch_columns), "patches", "vision/patch_input"
+def _vision(config: Config, text_width: int) -> Rows:
+    width, inner = config["hidden_size"], config["intermediate_size"]
+    # Red, green and blue; frames; rows; columns.
+    patch = 3 * config["temporal_patch_size"] * config["patch_size"] ** 2
+    merged = width * config["spatial_merge_size"] ** 2
+    yield "vision/patch_embedding", (width, patch), "patches", "vision/patch_input"
     yield "vision/patch_embedding_bias", (width,), "plain"
-    yield "vision/position_embedding", (tower.positions, width), "plain"
-    for layer in range(tower.layers):
+    yield "vision/position_embedding", (config["num_position_embeddings"], width), "plain"
+    for layer in range(config["depth"]):
         block = f"vision/layers/{layer}"
         for name in ("norm1_weight", "norm1_bias", "norm2_weight", "norm2_bias"):
             yield f"{block}/{name}", (width,), "plain"
@@ -206,8 +228,8 @@ def _vision(geometry: Geometry) -> Rows:
             ("attention/key", width, width, "coarse", "attention_input"),
             ("attention/value", width, width, "coarse", "attention_input"),
             ("attention/output", width, width, "fine", "attention_output"),
-            ("mlp/fc1", mlp_width, width, "coarse", "mlp_input"),
-            ("mlp/fc2", width, mlp_width, "fine", "mlp_activation"),
+            ("mlp/fc1", inner, width, "coarse", "mlp_input"),
+            ("mlp/fc2", width, inner, "fine", "mlp_activation"),
         ):
             yield f"{block}/{name}", (rows, columns), role, f"{block}/{source}"
             yield f"{block}/{name}_bias", (rows,), "plain"
@@ -215,21 +237,23 @@ def _vision(geometry: Geometry) -> Rows:
     yield "vision/merger/norm_bias", (width,), "plain"
     yield "vision/merger/fc1", (merged, merged), "draft", "vision/merger/input"
     yield "vision/merger/fc1_bias", (merged,), "plain"
-    yield "vision/merger/fc2", (geometry.width, merged), "draft", "vision/merger/activation"
-    yield "vision/merger/fc2_bias", (geometry.width,), "plain"
+    yield "vision/merger/fc2", (text_width, merged), "draft", "vision/merger/activation"
+    yield "vision/merger/fc2_bias", (text_width,), "plain"
 
 
-def _dflash2(geometry: Geometry) -> Rows:
-    width, draft = geometry.width, geometry.draft
-    queries = draft.heads * draft.head_width
-    keys = draft.key_value_heads * draft.head_width
-    # Two sides (prepare, finish), each with a kernel for every group of channels.
-    kernels = 2 * draft.convolution_taps * width // draft.convolution_group
-    features = (width, len(draft.target_layers) * width)
+def _dflash2(config: Config, text: Config) -> Rows:
+    width, draft = text["hidden_size"], config["dflash_config"]
+    head, inner = config["head_dim"], config["intermediate_size"]
+    queries = config["num_attention_heads"] * head
+    keys = config["num_key_value_heads"] * head
+    taps = draft["conv_kernel_size"]
+    # Row (side * taps + tap) * groups + group; the two sides are prepare and finish.
+    kernels = 2 * taps * (width // draft["conv_group_size"])
+    features = (width, len(draft["target_layer_ids"]) * width)
     yield "dflash2/feature_projection", features, "draft", "dflash2/target_features"
     yield "dflash2/context_norm", (width,), "plain"
     yield "dflash2/final_norm", (width,), "plain"
-    for layer in range(draft.layers):
+    for layer in range(config["num_hidden_layers"]):
         block = f"dflash2/layers/{layer}"
         yield f"{block}/input_norm", (width,), "plain"
         yield f"{block}/post_attention_norm", (width,), "plain"
@@ -242,35 +266,24 @@ def _dflash2(geometry: Geometry) -> Rows:
             ("context_value", keys, context),
         ):
             yield f"{block}/attention/{name}", (rows, width), "draft", origin
-        yield f"{block}/attention/query_norm", (draft.head_width,), "plain"
-        yield f"{block}/attention/key_norm", (draft.head_width,), "plain"
-        yield (
-            f"{block}/attention/output",
-            (width, queries),
-            "draft",
-            f"{block}/attention_output",
-        )
+        yield f"{block}/attention/query_norm", (head,), "plain"
+        yield f"{block}/attention/key_norm", (head,), "plain"
+        output = f"{block}/attention_output"
+        yield f"{block}/attention/output", (width, queries), "draft", output
         for name in ("gate", "up"):
-            yield (
-                f"{block}/mlp/{name}",
-                (draft.mlp_width, width),
-                "draft",
-                f"{block}/mlp_input",
-            )
-        yield f"{block}/mlp/down", (width, draft.mlp_width), "draft", f"{block}/mlp_product"
+            yield f"{block}/mlp/{name}", (inner, width), "draft", f"{block}/mlp_input"
+        yield f"{block}/mlp/down", (width, inner), "draft", f"{block}/mlp_product"
         for side in ("attention_conv", "mlp_conv"):
-            yield f"{block}/{side}/base_kernel", (2, draft.convolution_taps, width), "plain"
+            yield f"{block}/{side}/base_kernel", (2, taps, width), "plain"
             source = f"{block}/{side}_input"
             yield f"{block}/{side}/kernel_projection", (kernels, width), "plain", source
-    selector = "dflash2/candidate_selector"
-    codebook = (geometry.vocabulary_rows, draft.selector_rank)
-    final = "dflash2/final_hidden"
-    yield f"{selector}/hidden_projection", (draft.selector_rank, width), "plain", final
+    selector, rank = "dflash2/candidate_selector", draft["selector_rank"]
+    final, codebook = "dflash2/final_hidden", (text["vocab_size"], rank)
+    yield f"{selector}/hidden_projection", (rank, width), "plain", final
     yield f"{selector}/predecessor_codebook", codebook, "plain"
     yield f"{selector}/successor_codebook", codebook, "plain"
 
 
-def _proposal(geometry: Geometry, drafters: tuple[str, ...]) -> Rows:
-    rows = geometry.proposal_rows
-    yield "proposal/head", (rows, geometry.width), "coarse", *drafters
+def _proposal(rows: int, width: int, drafters: tuple[str, ...]) -> Rows:
+    yield "proposal/head", (rows, width), "coarse", *drafters
     yield "proposal/token_ids", (rows,), "token_ids"

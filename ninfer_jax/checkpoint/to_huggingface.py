@@ -1,7 +1,6 @@
 """Writes the text decoder as a Hugging Face `Qwen3_5ForCausalLM` checkpoint.
 
-The transforms are the inverse of those in `docs/artifact.md` section 6. Needs NumPy only:
-the file format of safetensors is 8 bytes of length, a JSON header, and the data.
+The transforms are the inverse of those in `docs/artifact.md` section 6. Needs NumPy only.
 """
 
 from __future__ import annotations
@@ -15,28 +14,9 @@ import numpy as np
 
 from ninfer_jax.artifact.reader import Artifact
 from ninfer_jax.checkpoint.names import Parameters, parameter_shapes
+from ninfer_jax.checkpoint.safetensors import write_safetensors
+from ninfer_jax.checkpoint.tensor_names import BLOCK_TENSORS
 from ninfer_jax.model.config import TextConfig, text_config
-
-_PLAIN_BLOCKS = {
-    "attention/key": "self_attn.k_proj.weight",
-    "attention/value": "self_attn.v_proj.weight",
-    "attention/output": "self_attn.o_proj.weight",
-    "attention/query_norm": "self_attn.q_norm.weight",
-    "attention/key_norm": "self_attn.k_norm.weight",
-    "gdn/z": "linear_attn.in_proj_z.weight",
-    "gdn/a_projection": "linear_attn.in_proj_a.weight",
-    "gdn/b_projection": "linear_attn.in_proj_b.weight",
-    "gdn/a_log": "linear_attn.A_log",
-    "gdn/dt_bias": "linear_attn.dt_bias",
-    "gdn/norm": "linear_attn.norm.weight",
-    "gdn/output": "linear_attn.out_proj.weight",
-    "input_norm": "input_layernorm.weight",
-    "post_attention_norm": "post_attention_layernorm.weight",
-    "mlp/gate": "mlp.gate_proj.weight",
-    "mlp/up": "mlp.up_proj.weight",
-    "mlp/down": "mlp.down_proj.weight",
-}
-"""Parameters of a layer that are stored as they are."""
 
 
 def interleave_heads(query: np.ndarray, gate: np.ndarray, head_dim: int) -> np.ndarray:
@@ -55,7 +35,7 @@ def huggingface_tensors(config: TextConfig, parameters: Parameters) -> dict[str,
     tensors = {"model.embed_tokens.weight": parameters["text/token_embedding"]}
     for index, kind in enumerate(config.layer_types):
         source, target = f"text/layers/{index}", f"model.layers.{index}"
-        for name, stored in _PLAIN_BLOCKS.items():
+        for name, stored in BLOCK_TENSORS.items():
             if f"{source}/{name}" in parameters:
                 tensors[f"{target}.{stored}"] = parameters[f"{source}/{name}"]
         if kind == "full_attention":
@@ -88,28 +68,6 @@ def huggingface_config(component: Mapping[str, Any]) -> dict[str, Any]:
         "attn_output_gate": True,
         "dtype": "float32",
     }
-
-
-def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Writes f32 tensors in the safetensors format, in the order given."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    offset = 0
-    for name, values in tensors.items():
-        if values.dtype != np.float32:
-            raise ValueError(f"{name} is {values.dtype}, expected float32")
-        header[name] = {
-            "dtype": "F32",
-            "shape": list(values.shape),
-            "data_offsets": [offset, offset + values.nbytes],
-        }
-        offset += values.nbytes
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little"))
-        file.write(text)
-        for values in tensors.values():
-            file.write(values.astype("<f4", copy=False).tobytes())
 
 
 def export_parameters(
