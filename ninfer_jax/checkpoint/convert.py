@@ -27,14 +27,17 @@ from ninfer_jax.artifact.staging import Staging, require_space, sync_path, sync_
 from ninfer_jax.artifact.writer import DEFAULT_FILE_LIMIT, write_directory
 from ninfer_jax.checkpoint import orbax
 from ninfer_jax.checkpoint.checkpoint_source import METADATA, array_path, open_checkpoint
+from ninfer_jax.checkpoint.file_hashes import FileHashes
 from ninfer_jax.checkpoint.open import open_weights
 from ninfer_jax.checkpoint.planes import LAYOUT_VERSION, blocks, planes
 from ninfer_jax.errors import ArtifactError
 
-GROUP_BYTES = 384 << 20
-"""Stored bytes of a group at most, unless one block is larger."""
+SAVE_BYTES = 2 << 30
+"""Stored bytes that are saved together at most. Nearly all of them are written from where they are
+mapped, so this bounds what an interrupted conversion does again, not its memory."""
 
-HASH_BYTES = 8 << 20
+GROUP_BYTES = 384 << 20
+"""Stored bytes that are read together on the way back, unless one block is larger."""
 
 Progress = Callable[[int], None]
 """Told how many payload bytes were done since the last call."""
@@ -62,7 +65,7 @@ def artifact_to_checkpoint(
         artifact.open_all_files()
         files = _files(artifact)
         identity = _identity(artifact, files)
-        plan = {"to": "orbax", "layout": LAYOUT_VERSION, "group": GROUP_BYTES, "from": identity}
+        plan = {"to": "orbax", "layout": LAYOUT_VERSION, "group": SAVE_BYTES, "from": identity}
         groups = list(_groups(artifact))
         with Staging(destination, plan) as staging:
             unfinished = staging.folder / "checkpoint"
@@ -70,7 +73,7 @@ def artifact_to_checkpoint(
                 staging.clear()
             if not orbax.is_finished(unfinished):
                 staging.record(finishing=False)
-                _save_groups(artifact, groups, unfinished, _FileHashes(files), progress)
+                _save_groups(artifact, groups, unfinished, FileHashes(files), progress)
                 staging.record(finishing=True)
                 orbax.finish(unfinished)
             sync_tree(unfinished)
@@ -86,7 +89,7 @@ def _save_groups(
     artifact: Artifact,
     groups: list[list[Piece]],
     unfinished: Path,
-    hashing: _FileHashes,
+    hashing: FileHashes,
     progress: Progress,
 ) -> None:
     """Saves the groups that are not saved yet, and hashes the source beside it."""
@@ -97,23 +100,26 @@ def _save_groups(
     synced: set[Path] = set()
     # The hash reads one group ahead, which brings it into memory; finished groups go to the disk
     # while the next one is converted. So reading and writing overlap, and nothing is read twice.
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        reading = pool.submit(hashing.advance, ends[0])
-        writing = pool.submit(lambda: None)
+    one_thread = concurrent.futures.ThreadPoolExecutor
+    with one_thread(1) as reader, one_thread(1) as syncer:
+        reader.submit(hashing.advance, ends[0])
+        reading = syncing = None
         for index, group in enumerate(groups):
-            reading.result()
-            last = index == len(groups) - 1
+            if reading is not None:
+                reading.result()
             metadata = {METADATA: _facts(artifact)} if index == 0 else {}
-            if last:
-                metadata[f"{METADATA}_sources"] = hashing.finish()
+            if index + 1 < len(groups):
+                reading = reader.submit(hashing.advance, ends[index + 1])
             else:
-                reading = pool.submit(hashing.advance, ends[index + 1])
+                metadata[f"{METADATA}_sources"] = reader.submit(hashing.finish).result()
             if index >= done:
                 orbax.save_group(unfinished, _arrays(artifact, group), metadata)
-                writing.result()
-                writing = pool.submit(_sync_new, unfinished.parent, synced)
+                if syncing is not None:
+                    syncing.result()
+                syncing = syncer.submit(_sync_new, unfinished.parent, synced)
             progress(sum(map(_bytes, group)))
-        writing.result()
+        if syncing is not None:
+            syncing.result()
 
 
 def _sync_new(folder: Path, synced: set[Path]) -> None:
@@ -215,48 +221,12 @@ class _Prepared:
         return self._checkpoint.object_chunks(stored.id)
 
 
-class _FileHashes:
-    """SHA-256 of files read in order, in step with somebody who reads the same bytes."""
-
-    def __init__(self, files: list[Path]):
-        self._files = files
-        self._digests = {file.name: hashlib.sha256() for file in files}
-        self._read = 0
-        self._open = None
-        self._index = 0
-
-    def advance(self, position: int) -> None:
-        """Reads on until `position` bytes of all files together were read."""
-        while self._read < position and self._step(position - self._read):
-            pass
-
-    def finish(self) -> dict[str, str]:
-        """Reads the rest; returns the digests by file name."""
-        while self._step(HASH_BYTES):
-            pass
-        return {name: digest.hexdigest() for name, digest in self._digests.items()}
-
-    def _step(self, count: int) -> bool:
-        if self._open is None:
-            if self._index == len(self._files):
-                return False
-            self._open = open(self._files[self._index], "rb")  # noqa: SIM115 - closed below
-        content = self._open.read(min(count, HASH_BYTES))
-        self._digests[self._files[self._index].name].update(content)
-        self._read += len(content)
-        if not content:
-            self._open.close()
-            self._open = None
-            self._index += 1
-        return True
-
-
 def _groups(artifact: Artifact) -> Iterator[list[Piece]]:
-    """Consecutive blocks of objects, up to `GROUP_BYTES` together."""
+    """Consecutive blocks of objects, up to `SAVE_BYTES` together."""
     group: list[Piece] = []
     size = 0
     for piece in _pieces(artifact.objects.values()):
-        if group and size + _bytes(piece) > GROUP_BYTES:
+        if group and size + _bytes(piece) > SAVE_BYTES:
             yield group
             group, size = [], 0
         group.append(piece)

@@ -20,6 +20,9 @@ from absl import logging
 
 from ninfer_jax.errors import ArtifactError
 
+FILE_BYTES = 64 << 20
+"""Size of the files of a checkpoint, about: several are written at once, each by one thread."""
+
 READ_BYTES = 256 << 20
 """Bytes that a load may have in flight."""
 
@@ -35,7 +38,9 @@ def _context():
     # Imported here: start-up without a checkpoint does not pay for it.
     import orbax.checkpoint.experimental.v1 as ocp
 
-    saving = ocp.options.ArrayOptions.Saving(use_compression=False)
+    saving = ocp.options.ArrayOptions.Saving(
+        use_compression=False, ocdbt_target_data_file_size=FILE_BYTES
+    )
     verbosity = logging.get_verbosity()
     # Its threads log tracebacks of faults that reach us as exceptions anyway.
     logging.set_verbosity(logging.FATAL)
@@ -54,10 +59,14 @@ def save_group(path: Path, arrays: Arrays, metadata: Mapping[str, Any] | None = 
 
     Raises `ArtifactError` when it cannot be written, as on a full disk.
     """
+    # Orbax copies NumPy arrays before it writes them; jax arrays on the host that share their
+    # memory it writes as they are.
+    host = jax.devices("cpu")[0]
+    arrays = {name: jax.device_put(x, host, may_alias=True) for name, x in arrays.items()}
     try:
         with _context() as ocp:
             facts = dict(metadata) if metadata else None
-            ocp.partial.save(path, dict(arrays), custom_metadata=facts)
+            ocp.partial.save(path, arrays, custom_metadata=facts)
     except Exception as error:  # Orbax raises many kinds
         raise ArtifactError(f"{path}: cannot be written: {_first_line(error)}") from error
 

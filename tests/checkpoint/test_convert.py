@@ -39,6 +39,7 @@ CPU = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
 def small_groups(monkeypatch):
     """Many groups, and several blocks per matrix."""
     monkeypatch.setattr(convert_module, "GROUP_BYTES", 40_000)
+    monkeypatch.setattr(convert_module, "SAVE_BYTES", 40_000)
     monkeypatch.setattr(planes_module, "BLOCK_BYTES", 10_000)
 
 

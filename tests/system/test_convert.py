@@ -96,7 +96,7 @@ import os, signal, sys
 sys.path.insert(0, "tools")
 import convert_artifact
 from ninfer_jax.checkpoint import convert, orbax, planes
-convert.GROUP_BYTES, planes.BLOCK_BYTES = 40_000, 10_000
+convert.SAVE_BYTES, planes.BLOCK_BYTES = 40_000, 10_000
 save, count = orbax.save_group, []
 def save_group(*group):
     save(*group)
