@@ -162,12 +162,14 @@ def report_hashes(facts: dict[str, Any]) -> Iterator[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m ninfer_jax.inspect", description=__doc__)
-    parser.add_argument("file", help="entry file of the artifact")
+    parser.add_argument("file", help="entry file of an artifact, or a converted checkpoint")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--verify", action="store_true", help="read and check every stored word")
     parser.add_argument("--sha256", action="store_true", help="hash the files and identify them")
     options = parser.parse_args(arguments)
     try:
+        if Path(options.file).is_dir():
+            return inspect_checkpoint(Path(options.file), options)
         container = open_container(options.file)
         container.payload.close()
         directory = unknown_identity(container)
@@ -181,27 +183,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print("\n".join(report_hashes(hashes)))
             return 0
         with open_artifact(options.file) as artifact:
-            faults = list(verify_artifact(artifact)) if options.verify else []
             folder = artifact.path.parent
             paths = [folder / (entry.path or artifact.path.name) for entry in artifact.files]
-            hashes = hash_files(paths) if options.sha256 else {}
-            if options.json:
-                document = summarize(artifact) | hashes
-                document["directory"] = directory_document(artifact.directory)
-                if options.verify:
-                    document["faults"] = faults
-                print(json.dumps(document, indent=1))
-            else:
-                print("\n".join(report(artifact)))
-                if hashes:
-                    print("\n".join(report_hashes(hashes)))
-                for fault in faults:
-                    print(f"fault       {_plain(fault)}")
-                if options.verify and not faults:
-                    print("verified    no fault found")
+            return show(artifact, options, hash_files(paths) if options.sha256 else {})
     except ArtifactError as error:
         print(_plain(error.message), file=sys.stderr)
         return 1
+
+
+def inspect_checkpoint(path: Path, options: argparse.Namespace) -> int:
+    """The same for a converted checkpoint, which names the digests of its source."""
+    # Imported here: looking into an artifact needs neither jax nor Orbax.
+    from ninfer_jax.checkpoint.checkpoint_source import open_checkpoint, source_digests
+
+    with open_checkpoint(path) as artifact:
+        return show(artifact, options, {"source_sha256": source_digests(path)})
+
+
+def show(artifact: Artifact, options: argparse.Namespace, hashes: dict[str, Any]) -> int:
+    """Print one opened artifact; returns the exit status."""
+    faults = list(verify_artifact(artifact)) if options.verify else []
+    if options.json:
+        document = summarize(artifact) | hashes
+        document["directory"] = directory_document(artifact.directory)
+        if options.verify:
+            document["faults"] = faults
+        print(json.dumps(document, indent=1))
+        return 1 if faults else 0
+    print("\n".join(report(artifact)))
+    for name, digest in hashes.get("source_sha256", {}).items():
+        print(f"source      {digest}  {_plain(name)}")
+    if "sha256" in hashes:
+        print("\n".join(report_hashes(hashes)))
+    for fault in faults:
+        print(f"fault       {_plain(fault)}")
+    if options.verify and not faults:
+        print("verified    no fault found")
     return 1 if faults else 0
 
 

@@ -3,6 +3,10 @@
     python tools/convert_artifact.py model.ninfer model_orbax            artifact -> Orbax
     python tools/convert_artifact.py model_orbax model.ninfer            Orbax -> artifact v3
     python tools/convert_artifact.py old.ninfer new.ninfer               v1, v2 -> v3, or re-split
+    python tools/convert_artifact.py hf_folder model.ninfer --profile nvfp4|groupwise-int
+        [--base FOLDER] [--dflash2 FOLDER] [--frequencies FILE]          Hugging Face -> artifact
+    python tools/convert_artifact.py model.ninfer hf_folder --to huggingface
+                                                                        compressed-tensors, lossless
     python tools/convert_artifact.py SRC DST --verify                    and prove it; a DST that
                                                                          exists is only proved
 
@@ -44,6 +48,23 @@ def parser() -> argparse.ArgumentParser:
         help="largest file of an artifact; larger ones are split into parts (%(default)s)",
     )
     found.add_argument(
+        "--to", choices=("huggingface",), help="what kind of folder to make, if not Orbax"
+    )
+    checkpoint = found.add_argument_group("from a Hugging Face checkpoint")
+    checkpoint.add_argument("--profile", choices=("nvfp4", "groupwise-int"))
+    checkpoint.add_argument(
+        "--base",
+        type=Path,
+        metavar="FOLDER",
+        help="BF16 checkpoint that gives what a quantised one lacks: embedding, MTP, vision, files",
+    )
+    checkpoint.add_argument(
+        "--dflash2", type=Path, metavar="FOLDER", help="checkpoint of the DFlash2 drafter"
+    )
+    checkpoint.add_argument(
+        "--frequencies", type=Path, metavar="FILE", help="token counts; makes a proposal head"
+    )
+    found.add_argument(
         "--chat-template",
         type=Path,
         metavar="FILE",
@@ -70,16 +91,66 @@ def kind_of(path: Path) -> str:
     return "artifact"
 
 
+def check_options(options: argparse.Namespace, kind: str, to_artifact: bool) -> None:
+    """Raises `ArtifactError` for options that do not belong to the conversion."""
+    if kind == "huggingface" and not to_artifact:
+        raise ArtifactError(
+            f"{options.destination}: a Hugging Face checkpoint becomes an artifact first; "
+            "name a target FILE.ninfer"
+        )
+    if kind == "huggingface" and options.profile is None:
+        raise ArtifactError("a Hugging Face checkpoint needs --profile nvfp4 or groupwise-int")
+    if kind == "huggingface" and options.verify:
+        raise ArtifactError(
+            "--verify compares artifacts and Orbax checkpoints; a quantised artifact is not the "
+            "same as the checkpoint it was made from"
+        )
+    if kind != "huggingface":
+        for name in ("profile", "base", "dflash2", "frequencies"):
+            if getattr(options, name) is not None:
+                raise ArtifactError(
+                    f"--{name} is for Hugging Face sources, {options.source} is another kind"
+                )
+    if options.to == "huggingface" and (to_artifact or options.verify):
+        raise ArtifactError("--to huggingface makes a folder, and has no --verify: import it again")
+    if kind == "orbax" and not to_artifact and options.to is None:
+        raise ArtifactError(
+            f"{options.source} is already an Orbax checkpoint; name a target FILE.ninfer"
+        )
+    if options.chat_template is not None and (kind != "artifact" or not to_artifact):
+        raise ArtifactError("--chat-template is for artifact to artifact")
+
+
 def convert(options: argparse.Namespace, watch: Callable[[str], Callable[[int], None]]) -> None:
     """Runs one conversion; `watch` makes a progress bar with a title."""
     from ninfer_jax.artifact.upgrade import upgrade_artifact
     from ninfer_jax.checkpoint.convert import artifact_to_checkpoint, checkpoint_to_artifact
+    from ninfer_jax.checkpoint.open import open_weights
 
     source, destination = options.source, options.destination
     kind = kind_of(source)
     to_artifact = destination.suffix == ".ninfer"
+    check_options(options, kind, to_artifact)
     progress = watch(f"{source.name} -> {destination.name}")
-    if kind == "artifact" and not to_artifact:
+    if kind == "huggingface":
+        from ninfer_jax.checkpoint.from_huggingface import convert_checkpoint
+
+        convert_checkpoint(
+            source,
+            destination,
+            profile=options.profile,
+            base=options.base,
+            dflash2=options.dflash2,
+            frequencies=options.frequencies,
+            file_limit=options.file_limit,
+            progress=lambda name, count: progress(count),
+        )
+    elif options.to == "huggingface":
+        from ninfer_jax.checkpoint.to_compressed_tensors import export_compressed_tensors
+
+        with open_weights(source) as artifact:
+            export_compressed_tensors(artifact, destination)
+    elif kind == "artifact" and not to_artifact:
         digests = artifact_to_checkpoint(source, destination, progress=progress)
         for name, digest in digests.items():
             print(f"source      {name} sha256 {digest}")
@@ -87,7 +158,7 @@ def convert(options: argparse.Namespace, watch: Callable[[str], Callable[[int], 
         checkpoint_to_artifact(
             source, destination, file_limit=options.file_limit, progress=progress
         )
-    elif kind == "artifact":
+    else:
         template = options.chat_template and options.chat_template.read_bytes()
         upgrade_artifact(
             source,
@@ -96,8 +167,6 @@ def convert(options: argparse.Namespace, watch: Callable[[str], Callable[[int], 
             chat_template=template,
             progress=progress,
         )
-    else:
-        raise ArtifactError(f"{source} is already an Orbax checkpoint; name a target FILE.ninfer")
     print(f"written     {destination}")
 
 

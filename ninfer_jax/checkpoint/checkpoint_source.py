@@ -41,6 +41,9 @@ from ninfer_jax.errors import ArtifactError
 METADATA = "ninfer"
 """Key of our part of the checkpoint's metadata."""
 
+SOURCES = "ninfer_sources"
+"""Key of the digests of the converted files, which are known last."""
+
 SMALL_BYTES = 64 << 10
 """Norms, biases and divisors: a read of each of them alone would cost more than all together."""
 
@@ -112,6 +115,12 @@ def open_checkpoint(path: Path, sharding: jax.sharding.Sharding | None = None) -
         artifact_id=artifact_id,
         size_bytes=orbax.total_bytes(path),
     )
+
+
+def source_digests(path: Path) -> dict[str, str]:
+    """SHA-256 of every file of the artifact that a checkpoint was converted from."""
+    _, metadata = orbax.read_metadata(path)
+    return {str(name): str(digest) for name, digest in metadata.get(SOURCES, {}).items()}
 
 
 class CheckpointSource:

@@ -26,7 +26,13 @@ from ninfer_jax.artifact.reader import Artifact, open_artifact
 from ninfer_jax.artifact.staging import Staging, require_space, sync_path, sync_tree
 from ninfer_jax.artifact.writer import DEFAULT_FILE_LIMIT, write_directory
 from ninfer_jax.checkpoint import orbax
-from ninfer_jax.checkpoint.checkpoint_source import METADATA, array_path, open_checkpoint
+from ninfer_jax.checkpoint.checkpoint_source import (
+    METADATA,
+    SOURCES,
+    array_path,
+    open_checkpoint,
+    source_digests,
+)
 from ninfer_jax.checkpoint.file_hashes import FileHashes
 from ninfer_jax.checkpoint.open import open_weights
 from ninfer_jax.checkpoint.planes import LAYOUT_VERSION, blocks, planes
@@ -77,12 +83,12 @@ def artifact_to_checkpoint(
                 staging.record(finishing=True)
                 orbax.finish(unfinished)
             sync_tree(unfinished)
-            _, metadata = orbax.read_metadata(unfinished)
+            digests = source_digests(unfinished)
             if os.path.lexists(destination):
                 raise ArtifactError(f"{destination}: exists already and is not overwritten")
             os.rename(unfinished, destination)
             sync_path(destination.parent)
-    return metadata[f"{METADATA}_sources"]
+    return digests
 
 
 def _save_groups(
@@ -111,7 +117,7 @@ def _save_groups(
             if index + 1 < len(groups):
                 reading = reader.submit(hashing.advance, ends[index + 1])
             else:
-                metadata[f"{METADATA}_sources"] = reader.submit(hashing.finish).result()
+                metadata[SOURCES] = reader.submit(hashing.finish).result()
             if index >= done:
                 orbax.save_group(unfinished, _arrays(artifact, group), metadata)
                 if syncing is not None:

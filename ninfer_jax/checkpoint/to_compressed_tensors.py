@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,7 @@ from ninfer_jax.artifact.legacy_names import TEXT_RESOURCES, VISION_RESOURCES
 from ninfer_jax.artifact.parameters import Parameter, config_parameters
 from ninfer_jax.artifact.reader import Artifact
 from ninfer_jax.artifact.requirements import input_divisor
+from ninfer_jax.artifact.staging import Staging, require_space, sync_path, sync_tree
 from ninfer_jax.checkpoint.compressed_config import (
     drafter_config,
     model_config,
@@ -62,14 +65,22 @@ class Exported:
 
 
 def export_compressed_tensors(artifact: Artifact, folder: Path) -> None:
-    """Write config, resources and tensors into `folder`, a drafter into `folder/dflash2`.
+    """Make `folder` with config, resources and tensors, and a drafter in `folder/dflash2`.
 
-    Raises `ArtifactError` when the folder holds a checkpoint already, a parameter is missing, or
-    something has no lossless form there.
+    It appears when it is complete. Raises `ArtifactError` when something of its name exists, the
+    disk is too small, a parameter is missing, or something has no lossless form there.
     """
-    for place in (folder, folder / DFLASH2_FOLDER):
-        if (place / "config.json").exists() or (place / "model.safetensors").exists():
-            raise ArtifactError(f"{place}: holds a checkpoint already and is not overwritten")
+    # An export is not taken up again: no two have the same plan.
+    with Staging(folder, {"export": uuid.uuid4().hex}) as staging:
+        require_space(folder.parent, artifact.size_bytes)
+        unfinished = staging.folder / "export"
+        _export(artifact, unfinished)
+        sync_tree(unfinished)
+        os.rename(unfinished, folder)
+        sync_path(folder.parent)
+
+
+def _export(artifact: Artifact, folder: Path) -> None:
     configs = {name: component.config for name, component in artifact.components.items()}
     proposal = artifact.components["text"].proposal
     if proposal is not None and proposal.rows is None:
@@ -106,13 +117,7 @@ def _write(folder: Path, config: Mapping[str, Any], exported: Iterable[Exported]
     tensors: dict[str, StreamedTensor] = {}
     for item in exported:
         tensors |= _tensors(item)
-    unfinished = folder / "model.safetensors.unfinished"
-    try:
-        write_safetensors(unfinished, tensors)
-        unfinished.rename(folder / "model.safetensors")
-    finally:
-        unfinished.unlink(missing_ok=True)
-    # Last: a directory with a config is a complete checkpoint.
+    write_safetensors(folder / "model.safetensors", tensors)
     text = json.dumps(config, indent=1)
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
 

@@ -14,7 +14,8 @@ import pytest
 from ninfer_jax.artifact import open_artifact
 from ninfer_jax.artifact import staging as staging_module
 from ninfer_jax.artifact.directory import directory_document
-from ninfer_jax.artifact.requirements import check_artifact
+from ninfer_jax.artifact.requirements import FEATURES, check_artifact
+from ninfer_jax.artifact.synthetic import write_synthetic
 from ninfer_jax.checkpoint import convert as convert_module
 from ninfer_jax.checkpoint import orbax
 from ninfer_jax.checkpoint import planes as planes_module
@@ -31,6 +32,7 @@ from ninfer_jax.errors import ArtifactError
 from ninfer_jax.model.config import text_config
 from ninfer_jax.model.decoder import build_decoder
 from tests.checkpoint.every_format import write_every_format
+from tools.synthetic_resources import tiny_resources
 
 CPU = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
 
@@ -87,6 +89,26 @@ def test_the_demo(tmp_path):
     artifact_to_checkpoint(demo, tmp_path / "orbax")
     back = checkpoint_to_artifact(tmp_path / "orbax", tmp_path / "back.ninfer")
     same_objects(demo, back[0])
+
+
+@pytest.mark.parametrize("container", [2, 3])
+@pytest.mark.parametrize("profile", ["nvfp4", "groupwise-int"])
+def test_the_inventory_of_both_profiles(tmp_path, small_groups, profile, container):
+    """All components of a tiny model with the published inventory."""
+    source = write_synthetic(
+        tmp_path / "source.ninfer",
+        tiny_resources(),
+        profile=profile,
+        model_id="ninfer-tiny",
+        container=container,
+    )[0]
+    artifact_to_checkpoint(source, tmp_path / "orbax")
+    back = checkpoint_to_artifact(tmp_path / "orbax", tmp_path / "back.ninfer")
+    same_objects(source, back[0])
+    with open_artifact(source) as one, open_artifact(back[0]) as two:
+        assert one.bindings == two.bindings and one.uses == two.uses
+        assert one.components == two.components
+        check_artifact(two, FEATURES)
 
 
 def test_identity_and_types_are_in_the_metadata(tmp_path, artifact):

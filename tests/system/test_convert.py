@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ninfer_jax.artifact import open_artifact
 from ninfer_jax.config.checks import find_artifact
 from tests.checkpoint.every_format import write_every_format
 
@@ -116,3 +117,39 @@ sys.exit(convert_artifact.main([{str(source)!r}, {str(tmp_path / "orbax")!r}]))
     ended = run(source, tmp_path / "orbax", "--verify")
     assert ended.returncode == 0, ended.stderr
     assert sorted(path.name for path in Path(tmp_path).iterdir()) == ["every.ninfer", "orbax"]
+
+
+def test_compressed_tensors_there_and_back(tmp_path):
+    """The demo as a Hugging Face checkpoint, and from it: every word of the weights."""
+    demo = find_artifact("demo")
+    there = run(demo, tmp_path / "hf", "--to", "huggingface")
+    assert there.returncode == 0, there.stderr
+    back = run(tmp_path / "hf", tmp_path / "back.ninfer", "--profile", "nvfp4")
+    assert back.returncode == 0, back.stderr
+    with open_artifact(demo) as one, open_artifact(tmp_path / "back.ninfer") as two:
+        assert one.bindings.keys() == two.bindings.keys()
+        for name in one.bindings:
+            first, second = one.parameter(name).words(), two.parameter(name).words()
+            for field in first:
+                assert first[field].tobytes() == second[field].tobytes(), (name, field)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["hf", "out.ninfer"], "needs --profile nvfp4 or groupwise-int"),
+        (["hf", "out"], "becomes an artifact first"),
+        (["hf", "out.ninfer", "--profile", "nvfp4", "--verify"], "--verify compares"),
+        (["demo", "out.ninfer", "--profile", "nvfp4"], "--profile is for Hugging Face sources"),
+        (["demo", "out.ninfer", "--to", "huggingface"], "--to huggingface makes a folder"),
+        (["demo", "out", "--chat-template", "x"], "--chat-template is for artifact to artifact"),
+    ],
+)
+def test_options_that_do_not_belong(tmp_path, arguments, words):
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "config.json").write_text("{}", encoding="utf-8")
+    source = find_artifact("demo") if arguments[0] == "demo" else tmp_path / arguments[0]
+    failed = run(source, tmp_path / arguments[1], *arguments[2:])
+    assert failed.returncode == 1 and words in failed.stderr
+    assert len(failed.stderr.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
