@@ -15,6 +15,7 @@ import fcntl
 import json
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +23,9 @@ from typing import Any, Self
 from ninfer_jax.errors import ArtifactError
 
 JOURNAL = "journal.json"
+REMOVAL_CHECKS, QUIET_CHECKS, CHECK_SECONDS = 200, 8, 0.05
+"""After a fault the folder counts as removed when it was absent this often in a row."""
+
 SPARE_BYTES = 64 << 20
 """Left free on a disk beside what a conversion is known to need."""
 
@@ -64,8 +68,10 @@ class Staging:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # KeyboardInterrupt and SystemExit are no faults of the work done so far.
-        if kind is None or issubclass(kind, Exception):
+        if kind is None:
             shutil.rmtree(self.folder, ignore_errors=True)
+        elif issubclass(kind, Exception):
+            self._remove()
         self._lock.close()
 
     def record(self, **state: Any) -> None:
@@ -86,6 +92,16 @@ class Staging:
             else:
                 path.unlink()
         self.state = {}
+
+    def _remove(self) -> None:
+        """Removes the folder, which threads of a failed write may make again for a moment."""
+        quiet = 0
+        for _ in range(REMOVAL_CHECKS):
+            quiet = 0 if self.folder.exists() else quiet + 1
+            if quiet == QUIET_CHECKS:
+                return
+            shutil.rmtree(self.folder, ignore_errors=True)
+            time.sleep(CHECK_SECONDS)
 
     def _read(self) -> dict[str, Any]:
         try:
