@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ninfer_jax.artifact.codecs import Fields, fuse_rows, unpack_elements
+from ninfer_jax.artifact.codecs import Fields, unpack_elements
 from ninfer_jax.artifact.directory import (
     Directory,
     ResourceObject,
@@ -32,7 +32,6 @@ from ninfer_jax.checkpoint import orbax
 from ninfer_jax.checkpoint.planes import (
     LAYOUT_VERSION,
     Planes,
-    blocks,
     payload_chunks,
     plane_spec,
 )
@@ -50,20 +49,16 @@ SMALL_BYTES = 64 << 10
 CONVERT = "python tools/convert_artifact.py"
 
 
-def array_path(stored: StoredObject, block: int = 0, plane: str = "bytes") -> str:
+def array_path(stored: StoredObject, plane: str = "bytes") -> str:
     """Where an array of an object is in the checkpoint; resources have one, of their bytes."""
-    return f"{stored.id}:{block}:{plane}"
+    return f"{stored.id}:{plane}"
 
 
 def array_spec(stored: StoredObject) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
     """Path, shape and type of every array of an object."""
     if isinstance(stored, ResourceObject):
         return {array_path(stored): ((stored.bytes,), np.dtype(np.uint8))}
-    return {
-        array_path(stored, index, plane): spec
-        for index, (begin, end) in enumerate(blocks(stored))
-        for plane, spec in plane_spec(stored, end - begin).items()
-    }
+    return {array_path(stored, plane): spec for plane, spec in plane_spec(stored).items()}
 
 
 def open_checkpoint(path: Path, sharding: jax.sharding.Sharding | None = None) -> Artifact:
@@ -152,36 +147,43 @@ class CheckpointSource:
         large = [stored for stored in map(self._objects.get, ids) if not _is_small(stored)]
         wanted = [name for stored in large for name in array_spec(stored)]
         if wanted:
-            self._kept = orbax.load(self._path, self._leaves, wanted, self._sharding)
+            arrays = orbax.load(self._path, self._leaves, wanted, self._sharding)
+            if self._sharding is not None and _is_host(self._sharding):
+                # The same memory, aligned as jax wants it, so that it becomes a weight uncopied.
+                arrays = {name: np.asarray(array) for name, array in arrays.items()}
+            self._kept = arrays
 
     def fields(self, stored: TensorObject, begin: int, end: int) -> Fields:
         """See `ObjectSource.fields`."""
-        parts = self._parts(stored)
+        part = self._planes(stored)
         if stored.format in DIRECT_FORMATS:
-            words = np.concatenate([np.asarray(part["words"]).reshape(-1) for part in parts])
-            words = _bits(words) if stored.format == "bf16" else words
-            return {"words": words[begin:end]}
+            words = np.asarray(part["words"]).reshape(-1)[begin:end]
+            return {"words": _bits(words) if stored.format == "bf16" else words}
         columns = stored.shape[1]
-        first, last = begin // columns, end // columns
-        chosen = []
-        for (low, high), part in zip(blocks(stored), parts, strict=True):
-            if low < last and first < high:
-                chosen.append(
-                    _natural(stored, part, max(first, low) - low, min(last, high) - low, high - low)
-                )
-        return _joined(stored.format, chosen)
+        rows = slice(begin // columns, end // columns)
+        whole = (begin, end) == (0, stored.elements)
+        if stored.format in (FP8, NVFP4):
+            return {
+                name: plane if name == "divisor" else _bits(plane if whole else plane[rows])
+                for name, plane in part.items()
+            }
+        count = rows.stop - rows.start
+        few = TensorObject("", (count, columns), stored.format, stored.layout, 0, 0)
+        chosen = {name: np.asarray(plane)[rows] for name, plane in part.items()}
+        payload = np.concatenate(list(payload_chunks(few, [chosen])))
+        return unpack_elements(few.format, few.shape, payload, 0, few.elements)
 
     def words(self, stored: StoredObject) -> memoryview:
         """See `ObjectSource.words`."""
         return memoryview(np.concatenate([np.empty(0, np.uint8), *self.chunks(stored)]))
 
     def chunks(self, stored: StoredObject) -> Iterator[np.ndarray]:
-        """See `ObjectSource.chunks`; an object that is not kept is read a block at a time."""
+        """See `ObjectSource.chunks`; an object that is not kept is read whole for it."""
         if isinstance(stored, ResourceObject):
             name = array_path(stored)
             yield self._arrays([name])[name]
             return
-        yield from payload_chunks(stored, self._blocks(stored))
+        yield from payload_chunks(stored, [self._planes(stored)])
 
     def open_all(self) -> None:
         """See `ObjectSource.open_all`: everything was checked when the checkpoint was opened."""
@@ -190,18 +192,9 @@ class CheckpointSource:
         """See `ObjectSource.close`."""
         self._kept = {}
 
-    def _parts(self, stored: TensorObject) -> list[Planes]:
+    def _planes(self, stored: TensorObject) -> Planes:
         arrays = self._arrays(array_spec(stored))
-        return [_block(stored, index, arrays) for index in range(len(blocks(stored)))]
-
-    def _blocks(self, stored: TensorObject) -> Iterator[Planes]:
-        """The same, one block in memory at a time."""
-        spec = array_spec(stored)
-        for index in range(len(blocks(stored))):
-            prefix = array_path(stored, index, "")
-            yield _block(
-                stored, index, self._arrays([name for name in spec if name.startswith(prefix)])
-            )
+        return {name: arrays[array_path(stored, name)] for name in plane_spec(stored)}
 
     def _arrays(self, names: Iterable[str]) -> Mapping[str, Any]:
         names = list(names)
@@ -211,26 +204,12 @@ class CheckpointSource:
         return orbax.load(self._path, self._leaves, names, None)
 
 
+def _is_host(sharding: jax.sharding.Sharding) -> bool:
+    return all(device.platform == "cpu" for device in sharding.device_set)
+
+
 def _is_small(stored: StoredObject) -> bool:
     return isinstance(stored, ResourceObject) or stored.bytes <= SMALL_BYTES
-
-
-def _block(stored: TensorObject, index: int, arrays: Mapping[str, Any]) -> Planes:
-    return {name: arrays[array_path(stored, index, name)] for name in plane_spec(stored, 1)}
-
-
-def _natural(stored: TensorObject, part: Planes, begin: int, end: int, rows: int) -> Fields:
-    """The fields of rows `[begin, end)` of a block of `rows` rows."""
-    if stored.format in (FP8, NVFP4):
-        whole = (begin, end) == (0, rows)
-        return {
-            name: plane if name == "divisor" else _bits(plane if whole else plane[begin:end])
-            for name, plane in part.items()
-        }
-    few = TensorObject("", (end - begin, stored.shape[1]), stored.format, stored.layout, 0, 0)
-    planes = {name: np.asarray(plane)[begin:end] for name, plane in part.items()}
-    payload = np.concatenate(list(payload_chunks(few, [planes])))
-    return unpack_elements(few.format, few.shape, payload, 0, few.elements)
 
 
 def _bits(array: Any) -> Any:
@@ -238,12 +217,3 @@ def _bits(array: Any) -> Any:
     if isinstance(array, np.ndarray):
         return array.view(f"u{array.dtype.itemsize}")
     return jax.lax.bitcast_convert_type(array, jnp.dtype(f"u{array.dtype.itemsize}"))
-
-
-def _joined(format: str, parts: list[Fields]) -> Fields:
-    if len(parts) == 1 or all(isinstance(x, np.ndarray) for part in parts for x in part.values()):
-        return fuse_rows(format, parts)
-    return {
-        name: first if name == "divisor" else jnp.concatenate([part[name] for part in parts])
-        for name, first in parts[0].items()
-    }

@@ -1,6 +1,6 @@
 """Between `.ninfer` artifacts and Orbax checkpoints, both ways, and the proof that they agree.
 
-Objects are streamed in payload order, a group of blocks at a time; nothing holds more than one.
+Objects are streamed in payload order, a group at a time; nothing holds more than one.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ import concurrent.futures
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 
 import ninfer_jax
 from ninfer_jax.artifact.directory import (
-    ResourceObject,
     StoredObject,
     TensorObject,
     check_storage,
@@ -35,7 +34,7 @@ from ninfer_jax.checkpoint.checkpoint_source import (
 )
 from ninfer_jax.checkpoint.file_hashes import FileHashes
 from ninfer_jax.checkpoint.open import open_weights
-from ninfer_jax.checkpoint.planes import LAYOUT_VERSION, blocks, planes
+from ninfer_jax.checkpoint.planes import LAYOUT_VERSION, planes
 from ninfer_jax.errors import ArtifactError
 
 SAVE_BYTES = 2 << 30
@@ -43,13 +42,10 @@ SAVE_BYTES = 2 << 30
 mapped, so this bounds what an interrupted conversion does again, not its memory."""
 
 GROUP_BYTES = 384 << 20
-"""Stored bytes that are read together on the way back, unless one block is larger."""
+"""Stored bytes that are read together on the way back, unless one object is larger."""
 
 Progress = Callable[[int], None]
 """Told how many payload bytes were done since the last call."""
-
-Piece = tuple[StoredObject, int, int, int]
-"""An object, the number of a block of it, and the rows of that block."""
 
 
 def nobody(count: int) -> None:
@@ -72,7 +68,7 @@ def artifact_to_checkpoint(
         files = _files(artifact)
         identity = _identity(artifact, files)
         plan = {"to": "orbax", "layout": LAYOUT_VERSION, "group": SAVE_BYTES, "from": identity}
-        groups = list(_groups(artifact))
+        groups = _groups(artifact.objects.values(), SAVE_BYTES)
         with Staging(destination, plan) as staging:
             unfinished = staging.folder / "checkpoint"
             if staging.state.get("finishing") and not orbax.is_finished(unfinished):
@@ -93,16 +89,16 @@ def artifact_to_checkpoint(
 
 def _save_groups(
     artifact: Artifact,
-    groups: list[list[Piece]],
+    groups: list[list[StoredObject]],
     unfinished: Path,
     hashing: FileHashes,
     progress: Progress,
 ) -> None:
     """Saves the groups that are not saved yet, and hashes the source beside it."""
     done = orbax.saved_groups(unfinished)
-    rest = sum(_bytes(piece) for group in groups[done:] for piece in group)
+    rest = sum(map(_bytes, groups[done:]))
     require_space(unfinished.parent, rest)
-    ends = list(itertools.accumulate(sum(map(_bytes, group)) for group in groups))
+    ends = list(itertools.accumulate(map(_bytes, groups)))
     synced: set[Path] = set()
     # The hash reads one group ahead, which brings it into memory; finished groups go to the disk
     # while the next one is converted. So reading and writing overlap, and nothing is read twice.
@@ -123,7 +119,7 @@ def _save_groups(
                 if syncing is not None:
                     syncing.result()
                 syncing = syncer.submit(_sync_new, unfinished.parent, synced)
-            progress(sum(map(_bytes, group)))
+            progress(_bytes(group))
         if syncing is not None:
             syncing.result()
 
@@ -163,7 +159,7 @@ def checkpoint_to_artifact(
 def verify_conversion(source: Path, converted: Path, *, progress: Progress = nobody) -> int:
     """Proves that two artifacts or checkpoints hold the same objects, byte for byte.
 
-    Of a checkpoint the way back runs in memory, a block at a time. Returns the number of objects.
+    Of a checkpoint the way back runs in memory, a group at a time. Returns the number of objects.
 
     Raises:
       ArtifactError: an object differs, or exists on one side only; its name and first byte.
@@ -204,67 +200,48 @@ def _first_difference(first: Iterable[np.ndarray], second: Iterable[np.ndarray])
 class _Prepared:
     """Reads objects in payload order, those of a checkpoint a group in one read."""
 
-    def __init__(self, checkpoint: Artifact):
-        self._checkpoint = checkpoint
-        self._groups: list[list[str]] = []
-        size = 0
-        for stored in checkpoint.objects.values():
-            if not self._groups or size + stored.bytes > GROUP_BYTES:
-                self._groups.append([])
-                size = 0
-            self._groups[-1].append(stored.id)
-            size += stored.bytes
-        self._group_of = {id: group for group in self._groups for id in group}
-        self._current: list[str] | None = None
+    def __init__(self, artifact: Artifact):
+        self._artifact = artifact
+        groups = _groups(artifact.objects.values(), GROUP_BYTES)
+        self._group_of = {stored.id: group for group in groups for stored in group}
+        self._current: list[StoredObject] | None = None
 
     def chunks(self, stored: StoredObject) -> Iterable[np.ndarray]:
         """The payload of an object as consecutive uint8 arrays."""
         group = self._group_of[stored.id]
         if group is not self._current:
+            # Before the next group is read the last one is forgotten.
+            self._artifact.prepare_objects(())
+            self._artifact.prepare_objects(stored.id for stored in group)
             self._current = group
-            # An object that is larger than a group comes block by block instead.
-            self._checkpoint.prepare_objects(group if len(group) > 1 else ())
-        return self._checkpoint.object_chunks(stored.id)
+        return self._artifact.object_chunks(stored.id)
 
 
-def _groups(artifact: Artifact) -> Iterator[list[Piece]]:
-    """Consecutive blocks of objects, up to `SAVE_BYTES` together."""
-    group: list[Piece] = []
+def _groups(objects: Iterable[StoredObject], limit: int) -> list[list[StoredObject]]:
+    """Consecutive objects, up to `limit` stored bytes together unless one is larger."""
+    groups: list[list[StoredObject]] = []
     size = 0
-    for piece in _pieces(artifact.objects.values()):
-        if group and size + _bytes(piece) > SAVE_BYTES:
-            yield group
-            group, size = [], 0
-        group.append(piece)
-        size += _bytes(piece)
-    yield group
-
-
-def _pieces(objects: Iterable[StoredObject]) -> Iterator[Piece]:
     for stored in objects:
-        if isinstance(stored, ResourceObject):
-            yield stored, 0, 0, stored.bytes
-            continue
-        check_storage(stored)
-        for index, (begin, end) in enumerate(blocks(stored)):
-            yield stored, index, begin, end
+        if not groups or size + stored.bytes > limit:
+            groups.append([])
+            size = 0
+        groups[-1].append(stored)
+        size += stored.bytes
+    return groups
 
 
-def _bytes(piece: Piece) -> int:
-    """Stored bytes of a block: its share of the object's."""
-    stored, _, begin, end = piece
-    if isinstance(stored, ResourceObject) or not stored.shape:
-        return stored.bytes
-    return stored.bytes * end // stored.shape[0] - stored.bytes * begin // stored.shape[0]
+def _bytes(group: list[StoredObject]) -> int:
+    return sum(stored.bytes for stored in group)
 
 
-def _arrays(artifact: Artifact, group: list[Piece]) -> dict[str, np.ndarray]:
+def _arrays(artifact: Artifact, group: list[StoredObject]) -> dict[str, np.ndarray]:
     arrays = {}
-    for stored, index, begin, end in group:
+    for stored in group:
         words = np.frombuffer(artifact.object_words(stored.id), np.uint8)
         if isinstance(stored, TensorObject):
-            for name, plane in planes(stored, words, begin, end).items():
-                arrays[array_path(stored, index, name)] = plane
+            check_storage(stored)
+            for name, plane in planes(stored, words).items():
+                arrays[array_path(stored, name)] = plane
         else:
             arrays[array_path(stored)] = words
     return arrays

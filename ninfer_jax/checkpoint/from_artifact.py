@@ -150,7 +150,8 @@ def load_weights(
             value = load_matrix(artifact, spec, numpy_type, placement)
         else:
             value = load_vector(artifact, spec, numpy_type)
-        return jax.device_put(value, sharding)
+        # Nobody writes to what was read, so host memory need not be copied for a CPU device.
+        return jax.device_put(value, sharding, may_alias=True)
 
     weights = jax.tree.map(load, specs, is_leaf=is_spec)
     artifact.prepare(())

@@ -8,6 +8,7 @@ device where one is given.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
@@ -21,10 +22,11 @@ from absl import logging
 from ninfer_jax.errors import ArtifactError
 
 FILE_BYTES = 64 << 20
-"""Size of the files of a checkpoint, about: several are written at once, each by one thread."""
+"""Size of the files of a checkpoint, about, and of the chunks (rows) into which large arrays are
+cut: several are written or read at once, each by one thread."""
 
 READ_BYTES = 256 << 20
-"""Bytes that a load may have in flight."""
+"""Bytes that a load may have in flight; one array that is larger goes alone."""
 
 FILE_LIST = "ninfer_files.json"
 """Name and size of every file of a checkpoint."""
@@ -34,12 +36,18 @@ Arrays = Mapping[str, np.ndarray]
 
 
 @contextmanager
-def _context():
+def _context(largest: int = 0):
+    """Orbax with our options; `largest` is the size of the largest array to be read.
+
+    Orbax refuses an array unless the limit is above its size.
+    """
     # Imported here: start-up without a checkpoint does not pay for it.
     import orbax.checkpoint.experimental.v1 as ocp
 
     saving = ocp.options.ArrayOptions.Saving(
-        use_compression=False, ocdbt_target_data_file_size=FILE_BYTES
+        use_compression=False,
+        ocdbt_target_data_file_size=FILE_BYTES,
+        storage_options=ocp.options.ArrayOptions.Saving.StorageOptions(chunk_byte_size=FILE_BYTES),
     )
     verbosity = logging.get_verbosity()
     # Its threads log tracebacks of faults that reach us as exceptions anyway.
@@ -47,7 +55,9 @@ def _context():
     try:
         with ocp.Context(
             array_options=ocp.options.ArrayOptions(saving=saving),
-            memory_options=ocp.options.MemoryOptions(read_concurrent_bytes=READ_BYTES),
+            memory_options=ocp.options.MemoryOptions(
+                read_concurrent_bytes=max(READ_BYTES, largest + 1)
+            ),
         ):
             yield ocp
     finally:
@@ -177,8 +187,9 @@ def load(
       ArtifactError: a file of the checkpoint is missing or damaged.
     """
     wanted = list(dict.fromkeys(wanted))
+    sizes = [math.prod(leaves[name].shape) * leaves[name].dtype.itemsize for name in wanted]
     try:
-        with _context() as ocp:
+        with _context(max(sizes, default=0)) as ocp:
             tree: dict[str, Any] = dict.fromkeys(leaves, ocp.PLACEHOLDER)
             for name in wanted:
                 leaf = leaves[name]

@@ -10,12 +10,13 @@
                           high     uint8 [N, groups G (B - 4) / 8]: bits above bit 3, q5 and q6
                           scales   float16 [N, groups], padded columns included
 
-Large objects are kept as several blocks of rows, so that nobody has to hold one whole. Arrays view
-the payload where its order is the same. `payload_chunks` is the inverse, word for word.
+Arrays view the payload where its order is the same: only the scales of NVFP4 are rearranged.
+`payload_chunks` is the inverse, word for word.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 
 import ml_dtypes
@@ -29,11 +30,7 @@ from ninfer_jax.artifact.row_split import geometry
 LAYOUT_VERSION = 1
 """Of everything this file describes; a checkpoint with another number is converted again."""
 
-BLOCK_BYTES = 256 << 20
-"""Stored bytes of a block at most, as long as a block has at least `BLOCK_ROWS` rows."""
-
-BLOCK_ROWS = 128
-"""Blocks begin at multiples of this: the tiles of the NVFP4 scale plane."""
+CHUNK_BYTES = 64 << 20
 
 Planes = Mapping[str, np.ndarray]
 
@@ -41,23 +38,11 @@ DIRECT_TYPES = {"bf16": ml_dtypes.bfloat16, "fp32": np.float32, "int32": np.int3
 E4M3 = ml_dtypes.float8_e4m3fn
 
 
-def blocks(stored: TensorObject) -> list[tuple[int, int]]:
-    """Rows `[begin, end)` of each block; a scalar counts as one row.
-
-    FP8 [248320, 5120]: 5,122 bytes a row, 52,352 rows a block, 5 blocks.
-    """
-    rows = stored.shape[0] if stored.shape else 1
-    step = BLOCK_BYTES * rows // stored.bytes // BLOCK_ROWS * BLOCK_ROWS
-    step = max(step, BLOCK_ROWS)
-    return [(begin, min(begin + step, rows)) for begin in range(0, rows, step)]
-
-
-def plane_spec(stored: TensorObject, rows: int) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-    """Shape and type of each plane of a block of `rows` rows, in the order of the payload."""
+def plane_spec(stored: TensorObject) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    """Shape and type of each plane, in the order of the payload."""
     if stored.format in DIRECT_TYPES:
-        shape = (rows, *stored.shape[1:]) if stored.shape else ()
-        return {"words": (shape, np.dtype(DIRECT_TYPES[stored.format]))}
-    columns = stored.shape[1]
+        return {"words": (stored.shape, np.dtype(DIRECT_TYPES[stored.format]))}
+    rows, columns = stored.shape
     if stored.format == FP8:
         return {
             "codes": ((rows, columns), np.dtype(E4M3)),
@@ -76,61 +61,57 @@ def plane_spec(stored: TensorObject, rows: int) -> dict[str, tuple[tuple[int, ..
     return planes | {"scales": ((rows, split.groups), np.dtype(np.float16))}
 
 
-def plane_offsets(stored: TensorObject) -> dict[str, int]:
-    """Where each plane begins in the payload of the object.
+def plane_offsets(stored: TensorObject) -> dict[str, tuple[int, int]]:
+    """Where each plane begins and ends in the payload of the object.
 
-    FP8 [2, 4]: codes at 0, scales at 256. The NVFP4 divisor follows the scales directly.
+    FP8 [2, 4]: codes 0 to 8, scales 256 to 260. The NVFP4 divisor follows the scales directly.
     """
     offsets, cursor = {}, 0
-    rows = stored.shape[0] if stored.shape else 1
-    for name, (shape, dtype) in plane_spec(stored, rows).items():
+    for name, (shape, dtype) in plane_spec(stored).items():
         if name != "divisor":
             cursor = -(-cursor // TENSOR_ALIGNMENT) * TENSOR_ALIGNMENT
-        offsets[name] = cursor
-        cursor += int(np.prod(shape)) * dtype.itemsize
+        begin, cursor = cursor, cursor + math.prod(shape) * dtype.itemsize
+        offsets[name] = begin, cursor
     return offsets
 
 
-def planes(stored: TensorObject, payload: np.ndarray, begin: int, end: int) -> Planes:
-    """The planes of rows `[begin, end)`, one of `blocks`, from the object's payload (uint8)."""
+def planes(stored: TensorObject, payload: np.ndarray) -> Planes:
+    """The planes of an object from its payload (uint8)."""
     offsets = plane_offsets(stored)
     found = {}
-    for name, (shape, dtype) in plane_spec(stored, end - begin).items():
-        if name == "divisor" or not shape:
-            found[name] = payload[offsets[name] :][: dtype.itemsize].view(dtype).reshape(())
-            continue
-        row = int(np.prod(shape[1:])) * dtype.itemsize
-        words = payload[offsets[name] + begin * row : offsets[name] + end * row]
+    for name, (shape, dtype) in plane_spec(stored).items():
+        begin, end = offsets[name]
+        words = payload[begin:end]
         if name == "scales" and stored.format == NVFP4:
-            words = unswizzle(words, end - begin, row)
-        found[name] = words.reshape(-1).view(dtype).reshape(shape)
+            words = unswizzle(words, *shape).reshape(-1)
+        found[name] = words.view(dtype).reshape(shape)
     return found
 
 
 def payload_chunks(stored: TensorObject, parts: Iterable[Planes]) -> Iterator[np.ndarray]:
-    """The payload of an object as consecutive uint8 arrays, from its blocks in order.
+    """The payload of an object as consecutive uint8 arrays.
 
-    The first plane is passed on block by block; the others, which are smaller, are kept until
-    their turn comes.
+    `parts` are the planes of consecutive blocks of its rows, each but the last of a multiple of
+    128 rows (the tiles of the NVFP4 scales), or of the whole object. The first plane is passed on
+    block by block; the others, which are smaller, are kept until their turn comes.
     """
-    names = list(plane_offsets(stored))
-    kept: dict[str, list[np.ndarray]] = {name: [] for name in names[1:]}
-    cursor = 0
+    offsets = plane_offsets(stored)
+    first, *others = offsets
+    kept: dict[str, list[np.ndarray]] = {name: [] for name in others}
     for part in parts:
-        for name in names[1:]:
+        for name in others:
             kept[name].append(_stored_words(stored, name, part[name]))
-        words = _stored_words(stored, names[0], part[names[0]])
-        cursor += words.size
-        yield words
-    for name in names[1:]:
-        gap = plane_offsets(stored)[name] - cursor
-        if gap:
-            yield np.zeros(gap, np.uint8)
-        chosen = kept.pop(name)
+        yield from _cut(_stored_words(stored, first, part[first]))
+    cursor = offsets[first][1]
+    for name in others:
+        begin, end = offsets[name]
+        if begin > cursor:
+            yield np.zeros(begin - cursor, np.uint8)
         # Every block of an object carries the one divisor.
-        chosen = chosen[:1] if name == "divisor" else chosen
-        yield from chosen
-        cursor += gap + sum(words.size for words in chosen)
+        chosen = kept.pop(name)
+        for words in chosen[:1] if name == "divisor" else chosen:
+            yield from _cut(words)
+        cursor = end
 
 
 def _stored_words(stored: TensorObject, name: str, plane: np.ndarray) -> np.ndarray:
@@ -138,3 +119,8 @@ def _stored_words(stored: TensorObject, name: str, plane: np.ndarray) -> np.ndar
     if name == "scales" and stored.format == NVFP4:
         words = swizzle(words.reshape(plane.shape))
     return words
+
+
+def _cut(words: np.ndarray) -> Iterator[np.ndarray]:
+    for begin in range(0, words.size, CHUNK_BYTES):
+        yield words[begin : begin + CHUNK_BYTES]

@@ -135,9 +135,8 @@ def build_engine(config: ServeConfig, *, log: Callable[[str], None]) -> BuiltEng
     """
     use_compilation_cache()
     device = find_device(config.device)
-    # A checkpoint's packed matrices are read straight to the device; for CPU they become dense.
-    direct = None if device.platform == "cpu" else jax.sharding.SingleDeviceSharding(device)
-    artifact = open_weights(find_artifact(config.model), direct)
+    sharding = jax.sharding.SingleDeviceSharding(device)
+    artifact = open_weights(find_artifact(config.model), sharding)
     addressable = check_artifact(artifact)
     tokenizer, template = read_front_end(artifact, config.chat_template)
     text = text_config(artifact.components["text"].config, addressable)

@@ -9,7 +9,7 @@ import pytest
 from ninfer_jax.artifact import TensorObject, encoded_bytes
 from ninfer_jax.artifact.formats import FORMATS
 from ninfer_jax.checkpoint import planes as planes_module
-from ninfer_jax.checkpoint.planes import blocks, payload_chunks, plane_offsets, plane_spec, planes
+from ninfer_jax.checkpoint.planes import payload_chunks, plane_offsets, plane_spec, planes
 from tests.checkpoint.every_format import SHAPES, payload
 
 CASES = [(format, shape) for format, shapes in SHAPES.items() for shape in shapes]
@@ -20,33 +20,47 @@ def stored_object(format: str, shape: tuple[int, ...]) -> TensorObject:
     return TensorObject("w", shape, format, FORMATS[format].layout, 0, size)
 
 
-@pytest.mark.parametrize("block_bytes", [1, 20_000, 1 << 30])
+@pytest.mark.parametrize("chunk_bytes", [1000, 1 << 30])
 @pytest.mark.parametrize(("format", "shape"), CASES, ids=str)
-def test_the_way_back_gives_every_byte(monkeypatch, format, shape, block_bytes):
-    monkeypatch.setattr(planes_module, "BLOCK_BYTES", block_bytes)
+def test_the_way_back_gives_every_byte(monkeypatch, format, shape, chunk_bytes):
+    monkeypatch.setattr(planes_module, "CHUNK_BYTES", chunk_bytes)
     stored = stored_object(format, shape)
     words = np.frombuffer(payload(format, shape, 7), np.uint8)
-    parts = [planes(stored, words, begin, end) for begin, end in blocks(stored)]
-    for (begin, end), part in zip(blocks(stored), parts, strict=True):
-        found = {name: (plane.shape, plane.dtype) for name, plane in part.items()}
-        assert found == plane_spec(stored, end - begin)
-    np.testing.assert_array_equal(np.concatenate(list(payload_chunks(stored, parts))), words)
+    part = planes(stored, words)
+    found = {name: (plane.shape, plane.dtype) for name, plane in part.items()}
+    assert found == plane_spec(stored)
+    chunks = list(payload_chunks(stored, [part]))
+    assert all(chunk.size <= chunk_bytes for chunk in chunks)
+    np.testing.assert_array_equal(np.concatenate(chunks), words)
 
 
 @pytest.mark.parametrize(("format", "shape"), CASES, ids=str)
 def test_planes_fill_the_payload(format, shape):
     stored = stored_object(format, shape)
-    name, offset = list(plane_offsets(stored).items())[-1]
-    dims, dtype = plane_spec(stored, shape[0] if shape else 1)[name]
-    assert offset + int(np.prod(dims)) * dtype.itemsize == stored.bytes
+    assert max(end for _, end in plane_offsets(stored).values()) == stored.bytes
 
 
-def test_large_objects_are_cut_at_tiles():
-    stored = stored_object("fp8_e4m3fn_row_bf16", (248320, 5120))
-    cuts = blocks(stored)
-    assert len(cuts) == 5 and cuts[0] == (0, 52352) and cuts[-1][1] == 248320
-    assert all(begin % 128 == 0 for begin, _ in cuts)
-    assert all((end - begin) * 5122 <= planes_module.BLOCK_BYTES for begin, end in cuts)
+@pytest.mark.parametrize(("format", "shape"), CASES, ids=str)
+def test_only_nvfp4_scales_are_copied(format, shape):
+    stored = stored_object(format, shape)
+    words = np.frombuffer(payload(format, shape, 7), np.uint8)
+    copied = {name for name, x in planes(stored, words).items() if not np.shares_memory(x, words)}
+    assert copied == ({"scales"} if format == "nvfp4" else set())
+
+
+@pytest.mark.parametrize(("format", "shape"), [case for case in CASES if len(case[1]) == 2])
+def test_blocks_of_rows_give_the_same_payload(format, shape):
+    stored = stored_object(format, shape)
+    whole = planes(stored, np.frombuffer(payload(format, shape, 3), np.uint8))
+    cuts = [
+        {
+            name: plane if not plane.shape else plane[begin : begin + 128]
+            for name, plane in whole.items()
+        }
+        for begin in range(0, shape[0], 128)
+    ]
+    found = np.concatenate(list(payload_chunks(stored, cuts)))
+    assert found.tobytes() == payload(format, shape, 3)
 
 
 def test_scales_stand_in_natural_order():
@@ -54,6 +68,6 @@ def test_scales_stand_in_natural_order():
     stored = stored_object("nvfp4", (256, 128))
     words = np.zeros(stored.bytes, np.uint8)
     words[256 * 64 + 1674] = 0x38
-    scales = planes(stored, words, 0, 256)["scales"]
+    scales = planes(stored, words)["scales"]
     assert scales.dtype == ml_dtypes.float8_e4m3fn
     assert np.argwhere(scales != 0).tolist() == [[200, 6]] and scales[200, 6] == 1.0

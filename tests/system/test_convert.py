@@ -96,8 +96,8 @@ def test_an_interrupt_leaves_no_result_and_the_command_goes_on(tmp_path):
 import os, signal, sys
 sys.path.insert(0, "tools")
 import convert_artifact
-from ninfer_jax.checkpoint import convert, orbax, planes
-convert.SAVE_BYTES, planes.BLOCK_BYTES = 40_000, 10_000
+from ninfer_jax.checkpoint import convert, orbax
+convert.SAVE_BYTES = 40_000
 save, count = orbax.save_group, []
 def save_group(*group):
     save(*group)

@@ -65,7 +65,7 @@ def object_chunks(parent: Parent) -> Iterator[np.ndarray]:
                 for member, first, last in _members(parent, begin, end)
             ]
             packed = pack_object(block.format, fuse_rows(block.format, pieces), block.shape)
-            yield planes(block, np.frombuffer(packed, np.uint8), 0, end - begin)
+            yield planes(block, np.frombuffer(packed, np.uint8))
 
     return payload_chunks(stored, parts())
 
