@@ -9,22 +9,18 @@ alone, and a ratio is the median over the turns: the speed of a machine drifts.
 from __future__ import annotations
 
 import argparse
-import datetime
-import importlib.metadata
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from bench.machine import RESULTS, machine, write_result
 from ninfer_jax.artifact import open_artifact
 from ninfer_jax.checkpoint.to_huggingface import export_artifact
 from ninfer_jax.config.checks import find_artifact
 
-RESULTS = Path("bench/results")
 TURNS = 3
 
 
@@ -32,15 +28,6 @@ def measure(command: list[str], out: Path) -> dict:
     """Runs a benchmark program and reads what it wrote."""
     subprocess.run([*command, "--out", str(out)], check=True)
     return json.loads(out.read_text(encoding="utf-8"))
-
-
-def processor() -> str:
-    """The CPU's name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if "model name" in line)
-    except (OSError, StopIteration):
-        return platform.processor()
 
 
 def medians(turns: list[dict]) -> dict:
@@ -135,28 +122,19 @@ def main() -> None:
             peer_turns.append(measure(other, work / "peer.json"))
     ours, peer = medians(our_turns), medians(peer_turns)
     times = ratios(our_turns, peer_turns)
-    versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "numpy")}
-    head = {
-        "date": datetime.date.today().isoformat(),
-        "processor": processor(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "model": "demo, bf16 weights and KV, no drafting, greedy, 1 request",
-        **versions,
-        "torch": peer["torch"],
-        "transformers": peer["transformers"],
-    }
+    head = machine(
+        "jax",
+        "flax",
+        "numpy",
+        model="demo, bf16 weights and KV, no drafting, greedy, 1 request",
+        torch=peer["torch"],
+        transformers=peer["transformers"],
+    )
     print(" | ".join(f"{key} {value}" for key, value in head.items()))
     for what, here, beside, verdict in table(ours, peer, times):
         print(f"{what:36s} {here:>10s}   {beside:24s} {verdict}")
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "demo_cpu.json").write_text(
-        json.dumps(
-            {"machine": head, "engine": ours, "transformers": peer, "ratios": times}, indent=1
-        )
-        + "\n",
-        encoding="utf-8",
-    )
+    report = {"machine": head, "engine": ours, "transformers": peer, "ratios": times}
+    write_result(RESULTS / "demo_cpu.json", report)
 
 
 if __name__ == "__main__":

@@ -12,28 +12,24 @@ each. Memory is RssAnon of the converting process: mapped file pages are not its
 from __future__ import annotations
 
 import argparse
-import datetime
-import importlib.metadata
-import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from ninfer_jax.artifact.staging import require_space
+from bench.machine import RESULTS, machine, write_result
+from ninfer_jax.artifact.staging import require_space, sync_path
 from tools.make_synthetic_artifact import main as make_synthetic_artifact
 
-RESULTS = Path("bench/results/convert.json")
 GOAL_SHARE, GOAL_GIB = 0.6, 3.0
 
 
 def drop_cached(path: Path) -> None:
     """Asks the system to forget a file's pages, written or read."""
+    sync_path(path)
     descriptor = os.open(path, os.O_RDONLY)
-    os.fsync(descriptor)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(descriptor)
 
@@ -43,9 +39,7 @@ def copy_seconds(source: Path, target: Path) -> float:
     drop_cached(source)
     started = time.perf_counter()
     subprocess.run(["cp", "--reflink=never", source, target], check=True)
-    descriptor = os.open(target, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
+    sync_path(target)
     taken = time.perf_counter() - started
     target.unlink()
     return taken
@@ -103,13 +97,7 @@ def main() -> None:
     proof, proof_peak = watched([*tool, "--verify"])
     share = sum(copies) / 2 / seconds
     values = {
-        "machine": {
-            "date": datetime.date.today().isoformat(),
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-            "orbax-checkpoint": importlib.metadata.version("orbax-checkpoint"),
-            "jax": importlib.metadata.version("jax"),
-        },
+        "machine": machine("orbax-checkpoint", "jax"),
         "profile": options.profile,
         "layers": options.layers or 64,
         "bytes": size,
@@ -129,9 +117,8 @@ def main() -> None:
     print(f"proof of the way back     {proof:.1f} s, {proof_peak / 2**30:.2f} GiB")
     if not options.keep:
         shutil.rmtree(work)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
     if options.layers is None:
-        RESULTS.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+        write_result(RESULTS / "convert.json", values)
 
 
 if __name__ == "__main__":

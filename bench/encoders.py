@@ -10,18 +10,13 @@ copy takes turns with every job, and all figures are the best of several: others
 from __future__ import annotations
 
 import argparse
-import datetime
-import importlib.metadata
-import json
-import os
-import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from bench.__main__ import RESULTS, processor
+from bench.machine import RESULTS, machine, write_result
 from ninfer_jax.artifact import (
     encode_fp8_rows,
     encode_grouped,
@@ -118,21 +113,14 @@ def main() -> None:
             print(f"{name:24}" + "".join(f"{cell:>16}" for cell in cells))
     print(f"{'memcpy':24}{roof:8.0f}")
 
-    machine = {
-        "date": datetime.date.today().isoformat(),
-        "processor": processor(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in ("numpy", "ml_dtypes")},
-        "matrix": f"[{options.rows}, {options.columns}] bf16, best of {options.repeats}",
-    }
+    matrix = f"[{options.rows}, {options.columns}] bf16, best of {options.repeats}"
+    head = machine("numpy", "ml_dtypes", matrix=matrix)
     rounded = {name: {job: round(v, 1) for job, v in row.items()} for name, row in speeds.items()}
     ratios = {
         name: {job: round(v / roof, 4) for job, v in row.items()} for name, row in speeds.items()
     }
-    report = {"machine": machine, "mb_per_s": rounded, "ratio_to_memcpy": ratios}
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    report = {"machine": head, "mb_per_s": rounded, "ratio_to_memcpy": ratios}
+    write_result(options.out, report)
 
 
 if __name__ == "__main__":
