@@ -183,9 +183,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print("\n".join(report_hashes(hashes)))
             return 0
         with open_artifact(options.file) as artifact:
-            folder = artifact.path.parent
-            paths = [folder / (entry.path or artifact.path.name) for entry in artifact.files]
-            return show(artifact, options, hash_files(paths) if options.sha256 else {})
+            hashes = hash_files(artifact.file_paths) if options.sha256 else {}
+            return show(artifact, options, hashes)
     except ArtifactError as error:
         print(_plain(error.message), file=sys.stderr)
         return 1

@@ -17,6 +17,7 @@ when the same command is given again; nothing appears under the final name befor
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -176,32 +177,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A conversion needs no accelerator, and must not take one from a server.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     sys.unraisablehook = without_closed_loops(sys.unraisablehook)
-    bars: list[tqdm] = []
+    try:
+        # The bars are closed before a message is printed.
+        with contextlib.ExitStack() as bars:
+            run(options, bars)
+    except NInferError as error:
+        return _fail(error.message, 1)
+    except OSError as error:
+        return _fail(f"{error.filename or options.destination}: {error.strerror}", 1)
+    except KeyboardInterrupt:
+        return _fail("interrupted; the same command goes on where it stopped", 130)
+    return 0
+
+
+def run(options: argparse.Namespace, bars: contextlib.ExitStack) -> None:
+    """Converts, unless there is a result to prove, and proves it where that is asked for."""
+    # Only a bar that is seen needs to know how much there is.
+    whole = total(options.source) if sys.stderr.isatty() else None
 
     def watch(title: str) -> Callable[[int], None]:
-        bar = tqdm(desc=title, total=total(options.source), unit="B", unit_scale=True, disable=None)
-        bars.append(bar)
+        bar = tqdm(desc=title, total=whole, unit="B", unit_scale=True, disable=None)
+        bars.enter_context(bar)
         return lambda count: bar.update(count) and None
 
-    try:
-        if not (options.verify and os.path.lexists(options.destination)):
-            convert(options, watch)
-        if options.verify:
-            from ninfer_jax.checkpoint.convert import verify_conversion
+    if not (options.verify and os.path.lexists(options.destination)):
+        convert(options, watch)
+    if options.verify:
+        from ninfer_jax.checkpoint.convert import verify_conversion
 
-            count = verify_conversion(
-                options.source, options.destination, progress=watch("verifying")
-            )
-            print(f"verified    {count} objects are the same on both sides, byte for byte")
-    except NInferError as error:
-        return _fail(bars, error.message, 1)
-    except OSError as error:
-        return _fail(bars, f"{error.filename or options.destination}: {error.strerror}", 1)
-    except KeyboardInterrupt:
-        return _fail(bars, "interrupted; the same command goes on where it stopped", 130)
-    for bar in bars:
-        bar.close()
-    return 0
+        count = verify_conversion(options.source, options.destination, progress=watch("verifying"))
+        print(f"verified    {count} objects are the same on both sides, byte for byte")
 
 
 def without_closed_loops(hook: Callable) -> Callable:
@@ -220,7 +225,7 @@ def without_closed_loops(hook: Callable) -> Callable:
 
 def total(source: Path) -> int | None:
     """Payload bytes of the source, for the progress bar."""
-    from ninfer_jax.artifact.writer import payload_end
+    from ninfer_jax.artifact.directory import payload_end
     from ninfer_jax.checkpoint.open import open_weights
 
     try:
@@ -230,9 +235,7 @@ def total(source: Path) -> int | None:
         return None
 
 
-def _fail(bars: list[tqdm], message: str, status: int) -> int:
-    for bar in bars:
-        bar.close()
+def _fail(message: str, status: int) -> int:
     print(message, file=sys.stderr)
     return status
 

@@ -166,6 +166,11 @@ def check_placement(objects: Mapping[str, StoredObject], payload_bytes: int, sho
             )
 
 
+def payload_end(objects: Mapping[str, StoredObject]) -> int:
+    """Return where the last object ends in the logical payload."""
+    return max((stored.offset + stored.bytes for stored in objects.values()), default=0)
+
+
 def directory_document(directory: Directory) -> dict[str, Any]:
     """Return the JSON document of a directory, members in the order a writer emits them."""
     document: dict[str, Any] = {

@@ -137,11 +137,6 @@ def legacy_text(directory: LegacyDirectory) -> bytes:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def payload_bytes(objects: Mapping[str, StoredObject]) -> int:
-    """Return where the last object ends."""
-    return max(stored.offset + stored.bytes for stored in objects.values())
-
-
 def _names(profile: str, components: tuple[str, ...], geometry: Geometry) -> Iterator[str]:
     yield from _text_names(profile, geometry)
     if "proposal" in components:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
+import uuid
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from ninfer_jax.artifact.directory import StoredObject
+from ninfer_jax.artifact.directory import payload_end
 from ninfer_jax.artifact.framing import entry_header, payload_start
 from ninfer_jax.artifact.inventory import legacy_text
 from ninfer_jax.artifact.legacy import LegacyDirectory
+from ninfer_jax.artifact.payload_writer import PayloadWriter
+from ninfer_jax.artifact.staging import Staging
 from ninfer_jax.artifact.writer import Produce, Progress
-from ninfer_jax.errors import ArtifactError
 
 
 def write_legacy(
@@ -31,48 +28,17 @@ def write_legacy(
     another size than the directory says.
     """
     path = Path(path)
-    if os.path.lexists(path):
-        raise ArtifactError(f"{path}: exists already and is not overwritten")
     text = legacy_text(directory)
     head = entry_header(directory.version, len(text)) + text
     start = payload_start(directory.version, len(text))
-    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
-    try:
-        with open(temporary, "xb") as file:
-            file.write(head.ljust(start, b"\0"))
-            position = 0
-            for stored in directory.objects.values():
-                file.write(bytes(stored.offset - position))
-                _write_object(file, stored, chunks(stored))
-                progress(stored.offset + stored.bytes - position)
-                position = stored.offset + stored.bytes
-            file.flush()
-            os.fsync(file.fileno())
-        _publish(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
-
-
-def _write_object(file, stored: StoredObject, chunks: Iterable[Any]) -> None:
-    written = 0
-    for chunk in chunks:
-        content = np.frombuffer(chunk, np.uint8)
-        written += content.size
-        if written <= stored.bytes:
-            file.write(content)
-    if written != stored.bytes:
-        raise ArtifactError(
-            f"object {stored.id!r}: {written} bytes produced, expected {stored.bytes}"
-        )
-
-
-def _publish(temporary: Path, final: Path) -> None:
-    try:
-        # A hard link fails where a rename would silently replace the target.
-        os.link(temporary, final)
-    except OSError:
-        # The name was taken meanwhile, or this file system has no hard links.
-        if os.path.lexists(final):
-            raise ArtifactError(f"{final}: exists already and is not overwritten") from None
-        os.rename(temporary, final)
+    span = head, start, payload_end(directory.objects)
+    # Without a name for the origin of its bytes it is not taken up again.
+    with (
+        Staging(path, {"source": uuid.uuid4().hex}) as staging,
+        PayloadWriter(path.parent, staging.folder, [path.name], [span]) as writer,
+    ):
+        for stored in directory.objects.values():
+            before = writer.position
+            writer.write(stored, chunks(stored))
+            progress(writer.position - before)
+        return writer.publish()[0]

@@ -6,7 +6,7 @@ Readers never depend on this order; writers follow it, and planners read sizes f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ninfer_jax.artifact.codecs import encoded_bytes
@@ -68,24 +68,35 @@ def native_parents(
 ) -> list[tuple[Parameter, ...]]:
     """Return the parents `weight/000000`, ... in order, each as the parameters whose rows it holds.
 
-    A candidate group becomes a parent when its formats agree and no member is placed yet; the A
-    and B projections stay separate in `groupwise-int`. What is left follows alone. DFlash2
-    context keys and values are shares of `key` and `value` and have no parent.
+    Members of a parent have one format; see `parent_names`.
     """
     parameters = {parameter.name: parameter for parameter in model_parameters(components, geometry)}
+    parents = parent_names(
+        parameters, profile, lambda name: parameter_format(parameters[name], profile)
+    )
+    return [tuple(parameters[name] for name in names) for names in parents]
+
+
+def parent_names(
+    names: Collection[str], profile: str, storage: Callable[[str], Hashable]
+) -> list[tuple[str, ...]]:
+    """Return the names whose rows each parent holds, in the order of parents.
+
+    A candidate group becomes a parent when no member is placed yet and all have one `storage`; the
+    A and B projections stay separate in `groupwise-int`. What is left follows alone. DFlash2
+    context keys and values are shares of `key` and `value` and have no parent.
+    """
     placed: set[str] = set()
-    parents: list[tuple[Parameter, ...]] = []
-    for names in candidate_groups(parameters):
-        if profile == "groupwise-int" and names[0].endswith("/a_projection"):
+    parents: list[tuple[str, ...]] = []
+    for members in candidate_groups(names):
+        if profile == "groupwise-int" and members[0].endswith("/a_projection"):
             continue
-        members = tuple(parameters[name] for name in names)
-        formats = {parameter_format(member, profile) for member in members}
-        if len(formats) == 1 and placed.isdisjoint(names):
+        if len({storage(name) for name in members}) == 1 and placed.isdisjoint(members):
             parents.append(members)
-            placed.update(names)
-    for name, parameter in parameters.items():
-        if name not in placed and "/attention/context_" not in name:
-            parents.append((parameter,))
+            placed.update(members)
+    parents += [
+        (name,) for name in names if name not in placed and "/attention/context_" not in name
+    ]
     return parents
 
 

@@ -169,6 +169,11 @@ class Artifact:
         """Close the files; arrays and words already read stay valid."""
         self._source.close()
 
+    @property
+    def file_paths(self) -> list[Path]:
+        """The files of the set, entry first."""
+        return [self.path.parent / (entry.path or self.path.name) for entry in self.files]
+
     def open_all_files(self) -> None:
         """Open and check every continuation file now instead of on first touch."""
         self._source.open_all()

@@ -44,6 +44,7 @@ class Staging:
     def __init__(self, destination: Path, plan: Mapping[str, Any]):
         if os.path.lexists(destination):
             raise ArtifactError(f"{destination}: exists already and is not overwritten")
+        self._destination = destination
         self.folder = destination.parent / f".{destination.name}.partial"
         self.state: dict[str, Any] = {}
         self._plan = dict(plan)
@@ -93,6 +94,14 @@ class Staging:
                 path.unlink()
         self.state = {}
 
+    def publish(self, folder: Path) -> None:
+        """Gives a finished folder below `self.folder` the destination's name, once on the disk."""
+        sync_tree(folder)
+        if os.path.lexists(self._destination):
+            raise ArtifactError(f"{self._destination}: exists already and is not overwritten")
+        os.rename(folder, self._destination)
+        sync_path(self._destination.parent)
+
     def _remove(self) -> None:
         """Removes the folder, which threads of a failed write may make again for a moment."""
         quiet = 0
@@ -123,6 +132,12 @@ def require_space(folder: Path, needed: int) -> None:
             f"{folder}: {free:,} bytes are free, {needed + SPARE_BYTES:,} are needed; "
             "free some space or choose another disk"
         )
+
+
+def file_stamp(path: Path) -> list[int]:
+    """What changes when a file is replaced or written to, without reading it: size and time."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]
 
 
 def sync_tree(folder: Path) -> None:

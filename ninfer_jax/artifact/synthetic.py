@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ninfer_jax.artifact.directory import Directory, ResourceObject, StoredObject
+from ninfer_jax.artifact.directory import Directory, ResourceObject, StoredObject, payload_end
 from ninfer_jax.artifact.framing import PAGE, payload_start
 from ninfer_jax.artifact.geometry import GEOMETRIES, QWEN_27B, Geometry, with_layers
-from ninfer_jax.artifact.inventory import inventory, legacy_text, payload_bytes, plan_legacy
+from ninfer_jax.artifact.inventory import inventory, legacy_text, plan_legacy
 from ninfer_jax.artifact.legacy import KNOWN_IDENTITIES, LegacyDirectory
 from ninfer_jax.artifact.legacy_names import (
     TEXT_RESOURCES,
@@ -58,7 +58,7 @@ class SyntheticPlan:
 
     def file_sizes(self, file_limit: int = DEFAULT_FILE_LIMIT) -> list[int]:
         """Return the bytes of every file that will be written, entry first."""
-        size = payload_bytes(self.directory.objects)
+        size = payload_end(self.directory.objects)
         if isinstance(self.directory, LegacyDirectory):
             return [payload_start(self.container, len(legacy_text(self.directory))) + size]
         text, files = layout_files(self.directory, size, "model.ninfer", file_limit)

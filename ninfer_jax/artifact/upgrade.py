@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from ninfer_jax.artifact.directory import Directory, FileEntry, ResourceObject
+from ninfer_jax.artifact.directory import (
+    Directory,
+    FileEntry,
+    ResourceObject,
+    StoredObject,
+    payload_end,
+)
 from ninfer_jax.artifact.formats import TENSOR_ALIGNMENT
 from ninfer_jax.artifact.legacy import LegacyDirectory, upgrade_directory
-from ninfer_jax.artifact.reader import Container, open_container
-from ninfer_jax.artifact.sources import PayloadSource
-from ninfer_jax.artifact.writer import DEFAULT_FILE_LIMIT, Progress, payload_end, write_directory
+from ninfer_jax.artifact.reader import Artifact, open_artifact
+from ninfer_jax.artifact.staging import file_stamp
+from ninfer_jax.artifact.writer import DEFAULT_FILE_LIMIT, Progress, write_directory
 from ninfer_jax.errors import ArtifactError
 
 TEMPLATE = "chat_template.jinja"
@@ -64,32 +73,31 @@ def upgrade_artifact(
     """
     if chat_template is not None and not chat_template:
         raise ArtifactError("the chat template is empty, expected at least one byte")
-    container = open_container(source)
-    payload = PayloadSource(container.payload)
-    try:
+    with open_artifact(source) as artifact:
         try:
             planned = plan_upgrade(
-                container.directory, None if chat_template is None else len(chat_template)
+                artifact.directory, None if chat_template is None else len(chat_template)
             )
-            payload.open_all()
+            artifact.open_all_files()
         except ArtifactError as error:
-            raise ArtifactError(f"{container.path.name}: {error.message}") from None
+            raise ArtifactError(f"{artifact.path.name}: {error.message}") from None
         new = None if chat_template is None else planned.components["text"].resources[TEMPLATE]
+
+        def produce(stored: StoredObject) -> Iterable[Any]:
+            return (chat_template,) if stored.id == new else artifact.object_chunks(stored.id)
+
         return write_directory(
             destination,
             planned,
-            lambda stored: (chat_template,) if stored.id == new else payload.chunks(stored),
+            produce,
             file_limit=file_limit,
-            source=_origin(container, chat_template),
+            source=_origin(artifact, chat_template),
             progress=progress,
         )
-    finally:
-        payload.close()
 
 
-def _origin(container: Container, chat_template: bytes | None) -> str:
+def _origin(artifact: Artifact, chat_template: bytes | None) -> str:
     """What changes when a byte of the source may have changed."""
-    stat = container.path.stat()
     template = hashlib.sha256(chat_template or b"").hexdigest()
-    identity = (container.header.artifact_id or b"").hex()
-    return f"{stat.st_size} {stat.st_mtime_ns} {identity} {template}"
+    stamps = [file_stamp(file) for file in artifact.file_paths]
+    return json.dumps([artifact.artifact_id, stamps, template])

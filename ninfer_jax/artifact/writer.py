@@ -26,6 +26,7 @@ from ninfer_jax.artifact.directory import (
     TensorObject,
     Use,
     directory_document,
+    payload_end,
 )
 from ninfer_jax.artifact.formats import FORMATS
 from ninfer_jax.artifact.framing import (
@@ -181,11 +182,6 @@ def write_directory(
                     recorded = writer.position
                     staging.record(objects=index + 1, position=recorded, identity=identity.hex())
             return writer.publish()
-
-
-def payload_end(objects: Mapping[str, StoredObject]) -> int:
-    """Where the last object ends."""
-    return max((stored.offset + stored.bytes for stored in objects.values()), default=0)
 
 
 def _is_there(

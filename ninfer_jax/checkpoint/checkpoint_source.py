@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ninfer_jax.artifact.codecs import Fields, unpack_elements
+from ninfer_jax.artifact.codecs import Fields, unpack_object
 from ninfer_jax.artifact.directory import (
     Directory,
     ResourceObject,
@@ -58,7 +58,10 @@ def array_spec(stored: StoredObject) -> dict[str, tuple[tuple[int, ...], np.dtyp
     """Path, shape and type of every array of an object."""
     if isinstance(stored, ResourceObject):
         return {array_path(stored): ((stored.bytes,), np.dtype(np.uint8))}
-    return {array_path(stored, plane): spec for plane, spec in plane_spec(stored).items()}
+    return {
+        array_path(stored, plane): spec
+        for plane, spec in plane_spec(stored.format, stored.shape).items()
+    }
 
 
 def open_checkpoint(path: Path, sharding: jax.sharding.Sharding | None = None) -> Artifact:
@@ -167,11 +170,10 @@ class CheckpointSource:
                 name: plane if name == "divisor" else _bits(plane if whole else plane[rows])
                 for name, plane in part.items()
             }
-        count = rows.stop - rows.start
-        few = TensorObject("", (count, columns), stored.format, stored.layout, 0, 0)
+        shape = (rows.stop - rows.start, columns)
         chosen = {name: np.asarray(plane)[rows] for name, plane in part.items()}
-        payload = np.concatenate(list(payload_chunks(few, [chosen])))
-        return unpack_elements(few.format, few.shape, payload, 0, few.elements)
+        payload = np.concatenate(list(payload_chunks(stored.format, shape, [chosen])))
+        return unpack_object(stored.format, shape, payload)
 
     def words(self, stored: StoredObject) -> memoryview:
         """See `ObjectSource.words`."""
@@ -183,7 +185,7 @@ class CheckpointSource:
             name = array_path(stored)
             yield self._arrays([name])[name]
             return
-        yield from payload_chunks(stored, [self._planes(stored)])
+        yield from payload_chunks(stored.format, stored.shape, [self._planes(stored)])
 
     def open_all(self) -> None:
         """See `ObjectSource.open_all`: everything was checked when the checkpoint was opened."""
@@ -194,7 +196,10 @@ class CheckpointSource:
 
     def _planes(self, stored: TensorObject) -> Planes:
         arrays = self._arrays(array_spec(stored))
-        return {name: arrays[array_path(stored, name)] for name in plane_spec(stored)}
+        return {
+            name: arrays[array_path(stored, name)]
+            for name in plane_spec(stored.format, stored.shape)
+        }
 
     def _arrays(self, names: Iterable[str]) -> Mapping[str, Any]:
         names = list(names)

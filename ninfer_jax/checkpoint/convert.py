@@ -8,8 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import hashlib
 import itertools
-import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +21,8 @@ from ninfer_jax.artifact.directory import (
     directory_document,
 )
 from ninfer_jax.artifact.reader import Artifact, open_artifact
-from ninfer_jax.artifact.staging import Staging, require_space, sync_path, sync_tree
-from ninfer_jax.artifact.writer import DEFAULT_FILE_LIMIT, write_directory
+from ninfer_jax.artifact.staging import Staging, file_stamp, require_space, sync_path
+from ninfer_jax.artifact.writer import DEFAULT_FILE_LIMIT, Progress, write_directory
 from ninfer_jax.checkpoint import orbax
 from ninfer_jax.checkpoint.checkpoint_source import (
     METADATA,
@@ -44,16 +43,9 @@ mapped, so this bounds what an interrupted conversion does again, not its memory
 GROUP_BYTES = 384 << 20
 """Stored bytes that are read together on the way back, unless one object is larger."""
 
-Progress = Callable[[int], None]
-"""Told how many payload bytes were done since the last call."""
-
-
-def nobody(count: int) -> None:
-    """The `Progress` that nobody watches."""
-
 
 def artifact_to_checkpoint(
-    source: Path, destination: Path, *, progress: Progress = nobody
+    source: Path, destination: Path, *, progress: Progress = lambda count: None
 ) -> dict[str, str]:
     """Converts an artifact of any container version into the folder `destination`.
 
@@ -65,9 +57,13 @@ def artifact_to_checkpoint(
     """
     with open_artifact(source) as artifact:
         artifact.open_all_files()
-        files = _files(artifact)
-        identity = _identity(artifact, files)
-        plan = {"to": "orbax", "layout": LAYOUT_VERSION, "group": SAVE_BYTES, "from": identity}
+        files = artifact.file_paths
+        plan = {
+            "to": "orbax",
+            "layout": LAYOUT_VERSION,
+            "group": SAVE_BYTES,
+            "from": [artifact.artifact_id, *map(file_stamp, files)],
+        }
         groups = _groups(artifact.objects.values(), SAVE_BYTES)
         with Staging(destination, plan) as staging:
             unfinished = staging.folder / "checkpoint"
@@ -78,12 +74,8 @@ def artifact_to_checkpoint(
                 _save_groups(artifact, groups, unfinished, FileHashes(files), progress)
                 staging.record(finishing=True)
                 orbax.finish(unfinished)
-            sync_tree(unfinished)
             digests = source_digests(unfinished)
-            if os.path.lexists(destination):
-                raise ArtifactError(f"{destination}: exists already and is not overwritten")
-            os.rename(unfinished, destination)
-            sync_path(destination.parent)
+            staging.publish(unfinished)
     return digests
 
 
@@ -137,7 +129,7 @@ def checkpoint_to_artifact(
     destination: Path,
     *,
     file_limit: int = DEFAULT_FILE_LIMIT,
-    progress: Progress = nobody,
+    progress: Progress = lambda count: None,
 ) -> list[Path]:
     """Writes the artifact that a checkpoint was converted from, as container version 3.
 
@@ -156,7 +148,9 @@ def checkpoint_to_artifact(
         )
 
 
-def verify_conversion(source: Path, converted: Path, *, progress: Progress = nobody) -> int:
+def verify_conversion(
+    source: Path, converted: Path, *, progress: Progress = lambda count: None
+) -> int:
     """Proves that two artifacts or checkpoints hold the same objects, byte for byte.
 
     Of a checkpoint the way back runs in memory, a group at a time. Returns the number of objects.
@@ -240,24 +234,11 @@ def _arrays(artifact: Artifact, group: list[StoredObject]) -> dict[str, np.ndarr
         words = np.frombuffer(artifact.object_words(stored.id), np.uint8)
         if isinstance(stored, TensorObject):
             check_storage(stored)
-            for name, plane in planes(stored, words).items():
+            for name, plane in planes(stored.format, stored.shape, words).items():
                 arrays[array_path(stored, name)] = plane
         else:
             arrays[array_path(stored)] = words
     return arrays
-
-
-def _files(artifact: Artifact) -> list[Path]:
-    return [
-        artifact.path if entry.path is None else artifact.path.parent / entry.path
-        for entry in artifact.files
-    ]
-
-
-def _identity(artifact: Artifact, files: list[Path]) -> list[object]:
-    """What changes when a source file is replaced, without reading it."""
-    stats = [file.stat() for file in files]
-    return [artifact.artifact_id, *([stat.st_size, stat.st_mtime_ns] for stat in stats)]
 
 
 def _facts(artifact: Artifact) -> dict[str, object]:

@@ -23,7 +23,6 @@ import ml_dtypes
 import numpy as np
 
 from ninfer_jax.artifact.block_scale import swizzle, unswizzle
-from ninfer_jax.artifact.directory import TensorObject
 from ninfer_jax.artifact.formats import FP8, NVFP4, TENSOR_ALIGNMENT
 from ninfer_jax.artifact.row_split import geometry
 
@@ -32,76 +31,77 @@ LAYOUT_VERSION = 1
 
 CHUNK_BYTES = 64 << 20
 
+Shape = tuple[int, ...]
 Planes = Mapping[str, np.ndarray]
 
 DIRECT_TYPES = {"bf16": ml_dtypes.bfloat16, "fp32": np.float32, "int32": np.int32}
 E4M3 = ml_dtypes.float8_e4m3fn
 
 
-def plane_spec(stored: TensorObject) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+def plane_spec(format: str, shape: Shape) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
     """Shape and type of each plane, in the order of the payload."""
-    if stored.format in DIRECT_TYPES:
-        return {"words": (stored.shape, np.dtype(DIRECT_TYPES[stored.format]))}
-    rows, columns = stored.shape
-    if stored.format == FP8:
+    if format in DIRECT_TYPES:
+        return {"words": (shape, np.dtype(DIRECT_TYPES[format]))}
+    rows, columns = shape
+    if format == FP8:
         return {
             "codes": ((rows, columns), np.dtype(E4M3)),
             "scales": ((rows,), np.dtype(ml_dtypes.bfloat16)),
         }
-    if stored.format == NVFP4:
+    if format == NVFP4:
         return {
             "codes": ((rows, columns // 2), np.dtype(np.uint8)),
             "scales": ((rows, columns // 16), np.dtype(E4M3)),
             "divisor": ((), np.dtype(np.float32)),
         }
-    split = geometry(stored.format, stored.shape)
-    planes = {"base": ((rows, split.base_row), np.dtype(np.uint8))}
+    split = geometry(format, shape)
+    split_planes = {"base": ((rows, split.base_row), np.dtype(np.uint8))}
     if split.high_row:
-        planes["high"] = ((rows, split.high_row), np.dtype(np.uint8))
-    return planes | {"scales": ((rows, split.groups), np.dtype(np.float16))}
+        split_planes["high"] = ((rows, split.high_row), np.dtype(np.uint8))
+    return split_planes | {"scales": ((rows, split.groups), np.dtype(np.float16))}
 
 
-def plane_offsets(stored: TensorObject) -> dict[str, tuple[int, int]]:
+def plane_offsets(format: str, shape: Shape) -> dict[str, tuple[int, int]]:
     """Where each plane begins and ends in the payload of the object.
 
     FP8 [2, 4]: codes 0 to 8, scales 256 to 260. The NVFP4 divisor follows the scales directly.
     """
     offsets, cursor = {}, 0
-    for name, (shape, dtype) in plane_spec(stored).items():
+    for name, (dims, dtype) in plane_spec(format, shape).items():
         if name != "divisor":
             cursor = -(-cursor // TENSOR_ALIGNMENT) * TENSOR_ALIGNMENT
-        begin, cursor = cursor, cursor + math.prod(shape) * dtype.itemsize
+        begin, cursor = cursor, cursor + math.prod(dims) * dtype.itemsize
         offsets[name] = begin, cursor
     return offsets
 
 
-def planes(stored: TensorObject, payload: np.ndarray) -> Planes:
+def planes(format: str, shape: Shape, payload: np.ndarray) -> Planes:
     """The planes of an object from its payload (uint8)."""
-    offsets = plane_offsets(stored)
+    offsets = plane_offsets(format, shape)
     found = {}
-    for name, (shape, dtype) in plane_spec(stored).items():
+    for name, (dims, dtype) in plane_spec(format, shape).items():
         begin, end = offsets[name]
         words = payload[begin:end]
-        if name == "scales" and stored.format == NVFP4:
-            words = unswizzle(words, *shape).reshape(-1)
-        found[name] = words.view(dtype).reshape(shape)
+        if name == "scales" and format == NVFP4:
+            words = unswizzle(words, *dims).reshape(-1)
+        found[name] = words.view(dtype).reshape(dims)
     return found
 
 
-def payload_chunks(stored: TensorObject, parts: Iterable[Planes]) -> Iterator[np.ndarray]:
+def payload_chunks(format: str, shape: Shape, parts: Iterable[Planes]) -> Iterator[np.ndarray]:
     """The payload of an object as consecutive uint8 arrays.
 
     `parts` are the planes of consecutive blocks of its rows, each but the last of a multiple of
     128 rows (the tiles of the NVFP4 scales), or of the whole object. The first plane is passed on
     block by block; the others, which are smaller, are kept until their turn comes.
     """
-    offsets = plane_offsets(stored)
+    offsets = plane_offsets(format, shape)
     first, *others = offsets
     kept: dict[str, list[np.ndarray]] = {name: [] for name in others}
     for part in parts:
         for name in others:
-            kept[name].append(_stored_words(stored, name, part[name]))
-        yield from _cut(_stored_words(stored, first, part[first]))
+            kept[name].append(_stored_words(format, name, part[name]))
+        yield from _cut(_stored_words(format, first, part[first]))
     cursor = offsets[first][1]
     for name in others:
         begin, end = offsets[name]
@@ -114,9 +114,9 @@ def payload_chunks(stored: TensorObject, parts: Iterable[Planes]) -> Iterator[np
         cursor = end
 
 
-def _stored_words(stored: TensorObject, name: str, plane: np.ndarray) -> np.ndarray:
+def _stored_words(format: str, name: str, plane: np.ndarray) -> np.ndarray:
     words = np.ascontiguousarray(plane).reshape(-1).view(np.uint8)
-    if name == "scales" and stored.format == NVFP4:
+    if name == "scales" and format == NVFP4:
         words = swizzle(words.reshape(plane.shape))
     return words
 

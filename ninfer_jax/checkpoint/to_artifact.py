@@ -61,7 +61,8 @@ def projection_input(parameter: str) -> str | None:
 
 def encode(values: np.ndarray, storage: str) -> dict[str, np.ndarray]:
     """Fields of an array in a v3 format, by the reference encoders."""
-    values = np.ascontiguousarray(values, np.float32)
+    # Not ascontiguousarray, which makes a vector of a scalar.
+    values = np.asarray(values, np.float32, order="C")
     if storage == "fp8_e4m3fn_row_bf16":
         return dict(zip(("codes", "scales"), encode_fp8_rows(values), strict=True))
     if storage == "nvfp4":

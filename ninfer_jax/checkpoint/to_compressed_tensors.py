@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from ninfer_jax.artifact.legacy_names import TEXT_RESOURCES, VISION_RESOURCES
 from ninfer_jax.artifact.parameters import Parameter, config_parameters
 from ninfer_jax.artifact.reader import Artifact
 from ninfer_jax.artifact.requirements import input_divisor
-from ninfer_jax.artifact.staging import Staging, require_space, sync_path, sync_tree
+from ninfer_jax.artifact.staging import Staging, require_space
 from ninfer_jax.checkpoint.compressed_config import (
     drafter_config,
     model_config,
@@ -75,9 +74,7 @@ def export_compressed_tensors(artifact: Artifact, folder: Path) -> None:
         require_space(folder.parent, artifact.size_bytes)
         unfinished = staging.folder / "export"
         _export(artifact, unfinished)
-        sync_tree(unfinished)
-        os.rename(unfinished, folder)
-        sync_path(folder.parent)
+        staging.publish(unfinished)
 
 
 def _export(artifact: Artifact, folder: Path) -> None:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from ninfer_jax.artifact.directory import Directory, ResourceObject
+from ninfer_jax.artifact.directory import Directory, ResourceObject, payload_end
 from ninfer_jax.artifact.framing import PAGE, entry_header, payload_start
 from ninfer_jax.artifact.inventory import (
     QWEN36_RESOURCES,
@@ -20,7 +20,6 @@ from ninfer_jax.artifact.inventory import (
     component_bytes,
     inventory,
     legacy_text,
-    payload_bytes,
     plan_legacy,
 )
 from ninfer_jax.artifact.legacy import upgrade_directory
@@ -80,7 +79,7 @@ def test_legacy_directories(
     text = legacy_text(directory)
     assert len(directory.objects) == objects and len(text) == size
     assert hashlib.sha256(text).hexdigest() == digest
-    assert payload_start(version, size) + payload_bytes(directory.objects) == file_bytes
+    assert payload_start(version, size) + payload_end(directory.objects) == file_bytes
 
 
 NVFP4_OFFSETS = """
@@ -130,7 +129,7 @@ def policies(directory: Directory) -> dict[str, int]:
 def test_policies_and_divisors_of_uses():
     for components, fp8, plain in ((WITHOUT_DFLASH2, 346, 271), (COMPONENTS, 347, 329)):
         legacy = planned("nvfp4", components)
-        directory = upgrade_directory(legacy, payload_bytes(legacy.objects))
+        directory = upgrade_directory(legacy, payload_end(legacy.objects))
         expected = {"AllowA4": 168, "AllowA8": fp8, "A16Only": plain}
         assert policies(directory) == expected
         with_divisor = [use for use in directory.uses if use.auxiliaries]
@@ -139,7 +138,7 @@ def test_policies_and_divisors_of_uses():
         shared = {use.auxiliaries["activation_input_divisor"].object for use in with_divisor}
         assert len(shared) == 112
         legacy = planned("groupwise-int", components)
-        directory = upgrade_directory(legacy, payload_bytes(legacy.objects))
+        directory = upgrade_directory(legacy, payload_end(legacy.objects))
         assert policies(directory) == {"A16Only": fp8 + plain + 168}
 
 
@@ -240,7 +239,7 @@ def write_sparse(path, legacy, size=None):
     start = payload_start(legacy.version, len(text))
     with open(path, "wb") as file:
         file.write(entry_header(legacy.version, len(text)) + text)
-        file.truncate(start + payload_bytes(legacy.objects) if size is None else size)
+        file.truncate(start + payload_end(legacy.objects) if size is None else size)
     return start
 
 

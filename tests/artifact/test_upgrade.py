@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ninfer_jax.artifact import open_artifact
+from ninfer_jax.artifact.directory import payload_end
 from ninfer_jax.artifact.framing import payload_start
 from ninfer_jax.artifact.inventory import (
     QWEN38_RESOURCES,
     inventory,
-    payload_bytes,
     plan_legacy,
 )
 from ninfer_jax.artifact.native import NATIVE_TEMPLATE_BYTES
@@ -98,7 +98,7 @@ def test_the_payload_is_copied_byte_for_byte(tiny, tmp_path):
     source, done = tiny(), tmp_path / "new.ninfer"
     upgrade_artifact(source, done)
     old, new = open_container(source), open_container(done)
-    size = payload_bytes(old.directory.objects)
+    size = payload_end(old.directory.objects)
     assert old.payload.size == new.payload.size == size
     assert old.payload.read(0, size).tobytes() == new.payload.read(0, size).tobytes()
 

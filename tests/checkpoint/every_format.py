@@ -13,12 +13,10 @@ from ninfer_jax.artifact import (
     TensorToWrite,
     Use,
     encode_direct,
-    encode_fp8_rows,
-    encode_grouped,
-    encode_nvfp4,
     pack_object,
     write_artifact,
 )
+from ninfer_jax.checkpoint.to_artifact import encode
 
 SHAPES = {
     "bf16": [(70,), (3, 5, 2), ()],
@@ -40,15 +38,7 @@ def payload(format: str, shape: tuple[int, ...], seed: int) -> bytes:
         values = random.randint(-1000, 1000, shape).astype(np.int32)
         return pack_object(format, encode_direct(format, values), shape)
     values = np.asarray(random.standard_normal(shape), np.float32).reshape(shape)
-    if format == "fp8_e4m3fn_row_bf16":
-        fields = dict(zip(("codes", "scales"), encode_fp8_rows(values), strict=True))
-    elif format == "nvfp4":
-        fields = dict(zip(("codes", "scales", "divisor"), encode_nvfp4(values), strict=True))
-    elif format.startswith("q"):
-        fields = dict(zip(("codes", "scales"), encode_grouped(values, format), strict=True))
-    else:
-        fields = encode_direct(format, values)
-    return pack_object(format, fields, shape)
+    return pack_object(format, encode(values, format), shape)
 
 
 def write_every_format(path: Path, **changes) -> list[Path]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ninfer_jax.artifact.directory import Component, Proposal
 from ninfer_jax.artifact.parameters import PROFILES
+from ninfer_jax.artifact.staging import file_stamp
 from ninfer_jax.artifact.writer import TensorToWrite, write_artifact
 from ninfer_jax.checkpoint.from_huggingface.inputs import Inputs, open_inputs
 from ninfer_jax.checkpoint.from_huggingface.payload import Parent, object_chunks
@@ -132,10 +133,7 @@ def _identity(inputs: Inputs, plan: Plan, frequencies: Path | None) -> str:
     files = {file for tensors in inputs.checkpoints for file in tensors.files}
     if frequencies is not None:
         files.add(frequencies)
-    stamps = []
-    for file in sorted(files):
-        status = file.stat()
-        stamps.append([str(file.resolve()), status.st_size, status.st_mtime_ns])
+    stamps = [[str(file.resolve()), *file_stamp(file)] for file in sorted(files)]
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in inputs.resources.items()}
     methods = [
         [member.parameter.name, member.dtype, str(member.tensors.path)]

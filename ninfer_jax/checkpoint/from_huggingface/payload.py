@@ -14,15 +14,14 @@ from ninfer_jax.artifact.block_scale import TILE_ROWS
 from ninfer_jax.artifact.blocks import require_finite
 from ninfer_jax.artifact.codecs import Fields, check_fields, fuse_rows, pack_object
 from ninfer_jax.artifact.direct import bfloat16_values, bfloat16_words
-from ninfer_jax.artifact.directory import TensorObject
-from ninfer_jax.artifact.formats import DIRECT_FORMATS, FORMATS, FP8, NVFP4
+from ninfer_jax.artifact.formats import DIRECT_FORMATS, FP8, NVFP4
 from ninfer_jax.artifact.fp8 import encode_fp8_rows
 from ninfer_jax.artifact.grouped import encode_grouped
 from ninfer_jax.artifact.magnitudes import row_magnitudes
 from ninfer_jax.artifact.nvfp4 import encode_nvfp4, nvfp4_divisor
 from ninfer_jax.checkpoint.from_huggingface.recipe import Planned
 from ninfer_jax.checkpoint.packed_integers import unpack_integers
-from ninfer_jax.checkpoint.planes import payload_chunks, planes
+from ninfer_jax.checkpoint.planes import Planes, payload_chunks, planes
 from ninfer_jax.errors import ArtifactError
 
 ELEMENTS_PER_BLOCK = 1 << 24
@@ -54,25 +53,19 @@ def object_chunks(parent: Parent) -> Iterator[np.ndarray]:
     Raises `ArtifactError` naming the tensor whose words are illegal or whose values cannot be
     encoded.
     """
-    stored = _described(parent.format, parent.shape)
     divisor = _divisor(parent)
 
-    def parts() -> Iterator[dict[str, np.ndarray]]:
+    def parts() -> Iterator[Planes]:
         for begin, end in _row_blocks(parent.shape):
-            block = _described(parent.format, (end - begin, *parent.shape[1:]))
+            shape = (end - begin, *parent.shape[1:])
             pieces = [
                 _fields(member, first, last, divisor)
                 for member, first, last in _members(parent, begin, end)
             ]
-            packed = pack_object(block.format, fuse_rows(block.format, pieces), block.shape)
-            yield planes(block, np.frombuffer(packed, np.uint8))
+            packed = pack_object(parent.format, fuse_rows(parent.format, pieces), shape)
+            yield planes(parent.format, shape, np.frombuffer(packed, np.uint8))
 
-    return payload_chunks(stored, parts())
-
-
-def _described(format: str, shape: tuple[int, ...]) -> TensorObject:
-    """A tensor object without a place: its planes are all that is asked of it."""
-    return TensorObject("", shape, format, FORMATS[format].layout, 0, 0)
+    return payload_chunks(parent.format, parent.shape, parts())
 
 
 def _row_blocks(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:

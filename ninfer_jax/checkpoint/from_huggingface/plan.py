@@ -10,7 +10,7 @@ import numpy as np
 from ninfer_jax.artifact.directory import INPUT_DIVISOR, Binding, Use
 from ninfer_jax.artifact.formats import GROUPED_FORMATS, NVFP4
 from ninfer_jax.artifact.legacy import activation_policy
-from ninfer_jax.artifact.native import bind_members, candidate_groups
+from ninfer_jax.artifact.native import bind_members, parent_names
 from ninfer_jax.checkpoint.from_huggingface.payload import Parent
 from ninfer_jax.checkpoint.from_huggingface.recipe import Planned
 
@@ -63,25 +63,11 @@ def use_policy(member: Planned) -> str:
 def fused_members(planned: Mapping[str, Planned], profile: str) -> list[tuple[Planned, ...]]:
     """The members of each parent, in the order of parents.
 
-    A candidate group becomes a parent when no member is placed yet and all have one format and,
-    unless they are grouped integers, one method; imported NVFP4 words need bit-identical
-    divisors. The A and B projections
-    stay separate in `groupwise-int`. What is left follows alone. DFlash2 context keys and values
-    are shares of `key` and `value`.
+    Members of a parent have one format and, unless they are grouped integers, one method; imported
+    NVFP4 words need bit-identical divisors.
     """
-    placed: set[str] = set()
-    parents: list[tuple[Planned, ...]] = []
-    for names in candidate_groups(planned):
-        if profile == "groupwise-int" and names[0].endswith("/a_projection"):
-            continue
-        members = tuple(planned[name] for name in names)
-        if len({_method(member) for member in members}) == 1 and placed.isdisjoint(names):
-            parents.append(members)
-            placed.update(names)
-    for name, member in planned.items():
-        if name not in placed and "/attention/context_" not in name:
-            parents.append((member,))
-    return parents
+    parents = parent_names(planned, profile, lambda name: _method(planned[name]))
+    return [tuple(planned[name] for name in names) for names in parents]
 
 
 def _method(member: Planned) -> tuple[str, bool, bytes]:
