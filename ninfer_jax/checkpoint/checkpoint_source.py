@@ -150,11 +150,12 @@ class CheckpointSource:
         large = [stored for stored in map(self._objects.get, ids) if not _is_small(stored)]
         wanted = [name for stored in large for name in array_spec(stored)]
         if wanted:
-            arrays = orbax.load(self._path, self._leaves, wanted, self._sharding)
-            if self._sharding is not None and _is_host(self._sharding):
-                # The same memory, aligned as jax wants it, so that it becomes a weight uncopied.
-                arrays = {name: np.asarray(array) for name, array in arrays.items()}
-            self._kept = arrays
+            # A CPU device would get a copy of what Orbax reads; most of it is copied anyway, into
+            # matrices of fused rows or of another type.
+            host = self._sharding is None or _is_host(self._sharding)
+            self._kept = orbax.load(
+                self._path, self._leaves, wanted, None if host else self._sharding
+            )
 
     def fields(self, stored: TensorObject, begin: int, end: int) -> Fields:
         """See `ObjectSource.fields`."""
