@@ -147,7 +147,7 @@ def prefill(
         fresh=inputs.fields["fresh"] > 0,
     )
     decoder = model.merge(weights)
-    hidden, advanced = decoder(
+    hidden, advanced, _ = decoder(
         ids, rows.positions(ids.shape[1]), memories(state.decoder, rows, model.codec)
     )
     last = jnp.take_along_axis(hidden, (length - 1)[:, None, None], axis=1)[:, 0]
@@ -208,7 +208,7 @@ def decode_rounds(
             length=inputs.fields["length"],
             fresh=jnp.zeros((batch,), bool),
         )
-        hidden, advanced = decoder(
+        hidden, advanced, _ = decoder(
             token[:, None], rows.positions(1), memories(state.decoder, rows, model.codec)
         )
         counts = state.counts.at[slot].get(mode="fill", fill_value=0)

@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from ninfer_jax.model.attention import AttentionMemory, GatedAttention
-from ninfer_jax.model.config import TextConfig
+from ninfer_jax.model.config import LayerKind, TextConfig
 from ninfer_jax.model.gated_deltanet import DeltaMemory, GatedDeltaNet
 from ninfer_jax.model.layers import Embedding, Linear, OffsetNorm, SwiGLU, residual_add
 from ninfer_jax.model.rotary import Rotary, rotary_angles
@@ -22,9 +22,8 @@ LayerMemory = AttentionMemory | DeltaMemory
 class DecoderLayer(nnx.Module):
     """`x + mixer(norm x)`, then `x + mlp(norm x)`."""
 
-    def __init__(self, index: int, config: TextConfig):
-        prefix = f"text/layers/{index}"
-        self.kind = config.layer_types[index]
+    def __init__(self, prefix: str, kind: LayerKind, config: TextConfig):
+        self.kind = kind
         self.input_norm = OffsetNorm(
             f"{prefix}/input_norm", config.hidden_size, config.rms_norm_eps
         )
@@ -68,7 +67,12 @@ class Decoder(nnx.Module):
             ),
             dtype,
         )
-        self.layers = nnx.List([DecoderLayer(i, config) for i in range(config.num_layers)])
+        self.layers = nnx.List(
+            [
+                DecoderLayer(f"text/layers/{index}", kind, config)
+                for index, kind in enumerate(config.layer_types)
+            ]
+        )
         self.norm = OffsetNorm("text/final_norm", config.hidden_size, config.rms_norm_eps)
         self.head = Linear(
             MatrixSpec(("text/output_head",), (config.vocab_size,), config.hidden_size, vocabulary)
@@ -80,31 +84,39 @@ class Decoder(nnx.Module):
         ids: Int[Array, "B T"],
         positions: Int[Array, "3 B T"],
         memories: Sequence[LayerMemory],
-    ) -> tuple[Float[Array, "B T D"], list[LayerMemory]]:
+        taps: Sequence[int] = (),
+    ) -> tuple[Float[Array, "B T D"], list[LayerMemory], list[Float[Array, "B T D"]]]:
         """Runs the layers.
 
         Args:
           ids: token ids.
           positions: rotary positions per axis (time, height, width).
           memories: one per layer.
+          taps: layers whose output a drafter reads.
 
         Returns:
-          The residual stream after the last layer (before the final norm), and the advanced
-          memories.
+          The residual stream after the last layer (before the final norm), the advanced
+          memories, and the residual stream after each tapped layer, in the order of `taps`.
         """
         x = self.embedding(ids)
         rotary = rotary_angles(self.config, positions)
-        advanced = []
+        advanced, tapped = [], {}
         for index, (layer, memory) in enumerate(zip(self.layers, memories, strict=True)):
             with jax.named_scope(f"layer_{index}"):
                 x, memory = layer(x, rotary, memory)
             advanced.append(memory)
-        return x, advanced
+            if index in taps:
+                tapped[index] = x
+        return x, advanced, [tapped[index] for index in taps]
 
     def logits(self, x: Float[Array, "... D"]) -> Float[Array, "... V"]:
         """Final norm and head, f32, for the addressable ids only."""
+        return self.head_logits(self.norm(x))
+
+    def head_logits(self, normed: Float[Array, "... D"]) -> Float[Array, "... V"]:
+        """The head alone, on columns that are normed already (those of a drafter are)."""
         with jax.named_scope("head"):
-            return self.head(self.norm(x), jnp.float32)[..., : self.config.addressable_ids]
+            return self.head(normed, jnp.float32)[..., : self.config.addressable_ids]
 
 
 def build_decoder(config: TextConfig, dtype: jnp.dtype) -> tuple[nnx.GraphDef, dict]:

@@ -7,8 +7,8 @@ Per value head, with state `S [value, key]`, everything f32:
     S   <- S + e k_t^T
     o_t =  S q_t
 
-`q` is already scaled by 1/sqrt(key width); `q`, `k` are l2-normalised. A column with g = 0
-and beta = 0 leaves the state unchanged: that is how padding columns are made inert.
+`q` is already scaled by 1/sqrt(key width); `q`, `k` are l2-normalised (`rule_inputs`). A column
+with g = 0 and beta = 0 leaves the state unchanged: that is how padding columns are made inert.
 
 The two forms are jitted on their own so that a program with many layers traces and lowers
 each of them once; the compiler inlines them.
@@ -29,6 +29,49 @@ CHUNK = 32
 (fewer steps of the scan)."""
 
 
+def l2_normalize(x: Float[Array, "... D"]) -> Float[Array, "... D"]:
+    """`x * rsqrt(sum x^2 + 1e-6)` in f32."""
+    wide = x.astype(jnp.float32)
+    return wide * jax.lax.rsqrt(jnp.sum(jnp.square(wide), axis=-1, keepdims=True) + 1e-6)
+
+
+def rule_inputs(
+    q: Float[Array, "B T Hk Dk"], k: Float[Array, "B T Hk Dk"], v: Float[Array, "B T H Dv"]
+) -> tuple[Float[Array, "B T H Dk"], Float[Array, "B T H Dk"], Float[Array, "B T H Dv"]]:
+    """The rule's inputs from the raw columns behind the convolution.
+
+    Normalised, `q` scaled, each key head repeated for the value heads that it serves, f32.
+    """
+    return rule_key(q, v.shape[2]) * q.shape[-1] ** -0.5, rule_key(k, v.shape[2]), rule_value(v)
+
+
+def rule_key(k: Float[Array, "... Hk Dk"], heads: int) -> Float[Array, "... H Dk"]:
+    """Raw keys as the rule takes them: value head j reads key head j // (H / Hk)."""
+    return jnp.repeat(l2_normalize(k), heads // k.shape[-2], axis=-2)
+
+
+def rule_value(v: Float[Array, "... H Dv"]) -> Float[Array, "... H Dv"]:
+    """Raw values as the rule takes them."""
+    return v.astype(jnp.float32)
+
+
+def delta_update(
+    state: Float[Array, "B H Dv Dk"],
+    k: Float[Array, "B H Dk"],
+    v: Float[Array, "B H Dv"],
+    g: Float[Array, "B H"],
+    beta: Float[Array, "B H"],
+) -> Float[Array, "B H Dv Dk"]:
+    """One token's change of the state: of every step, and of the fold of recorded tokens.
+
+    Written as products and sums over the last axis, so that a row's arithmetic does not
+    depend on which other rows are in the batch.
+    """
+    state = jnp.exp(g)[..., None, None] * state
+    error = beta[..., None] * (v - jnp.sum(state * k[..., None, :], axis=-1))
+    return state + error[..., None] * k[..., None, :]
+
+
 def delta_step(
     state: Float[Array, "B H Dv Dk"],
     q: Float[Array, "B H Dk"],
@@ -37,14 +80,8 @@ def delta_step(
     g: Float[Array, "B H"],
     beta: Float[Array, "B H"],
 ) -> tuple[Float[Array, "B H Dv Dk"], Float[Array, "B H Dv"]]:
-    """One token: returns the new state and the output.
-
-    Written as products and sums over the last axis, so that a row's arithmetic does not
-    depend on which other rows are in the batch.
-    """
-    state = jnp.exp(g)[..., None, None] * state
-    error = beta[..., None] * (v - jnp.sum(state * k[..., None, :], axis=-1))
-    state = state + error[..., None] * k[..., None, :]
+    """One token: returns the new state and the output."""
+    state = delta_update(state, k, v, g, beta)
     return state, jnp.sum(state * q[..., None, :], axis=-1)
 
 

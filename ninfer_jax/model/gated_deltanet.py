@@ -16,7 +16,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from ninfer_jax.model.config import TextConfig
-from ninfer_jax.model.delta_rule import chunked_delta_rule
+from ninfer_jax.model.delta_rule import chunked_delta_rule, rule_inputs
 from ninfer_jax.model.layers import Linear, PlainNorm
 from ninfer_jax.model.weights import MatrixSpec, VectorSpec
 
@@ -31,7 +31,11 @@ class DeltaMemory(Protocol):
         ...
 
     def apply(self, q, k, v, g, beta) -> tuple[Float[Array, "B T H Dv"], Self]:
-        """Runs the delta rule over the live columns from the kept state, which it advances."""
+        """Runs the delta rule over the live columns from the kept state, which it advances.
+
+        `q`, `k` [B, T, Hk, Dk] and `v` [B, T, H, Dv] are raw: behind the convolution, in the
+        activation type, not normalised. `g`, `beta` [B, T, H] are f32.
+        """
         ...
 
 
@@ -47,16 +51,11 @@ class FreshDelta:
 
     def apply(self, q, k, v, g, beta):
         """See `DeltaMemory.apply`."""
+        q, k, v = rule_inputs(q, k, v)
         batch, _, heads, key_width = k.shape
         state = jnp.zeros((batch, heads, v.shape[-1], key_width), jnp.float32)
         out, _ = chunked_delta_rule(q, k, v, g, beta, state, self.chunk)
         return out, self
-
-
-def l2_normalize(x: Float[Array, "... D"]) -> Float[Array, "... D"]:
-    """`x * rsqrt(sum x^2 + 1e-6)` in f32."""
-    wide = x.astype(jnp.float32)
-    return wide * jax.lax.rsqrt(jnp.sum(jnp.square(wide), axis=-1, keepdims=True) + 1e-6)
 
 
 def causal_convolution(
@@ -125,11 +124,7 @@ class GatedDeltaNet(nnx.Module):
         q, k, v = jnp.split(mixed, [key_width, 2 * key_width], axis=-1)
         key_heads = (batch, columns, config.linear_num_key_heads, config.linear_key_head_dim)
         value_heads = (batch, columns, config.linear_num_value_heads, config.linear_value_head_dim)
-        repeat = config.linear_num_value_heads // config.linear_num_key_heads
-        scale = config.linear_key_head_dim**-0.5
-        q = jnp.repeat(l2_normalize(q.reshape(key_heads)) * scale, repeat, axis=2)
-        k = jnp.repeat(l2_normalize(k.reshape(key_heads)), repeat, axis=2)
-        v = v.reshape(value_heads).astype(jnp.float32)
+        q, k, v = q.reshape(key_heads), k.reshape(key_heads), v.reshape(value_heads)
         a, b = jnp.split(self.a_b(h, jnp.float32), 2, axis=-1)
         beta = jax.nn.sigmoid(b)
         g = -jnp.exp(self.a_log.get_value()) * jax.nn.softplus(a + self.dt_bias.get_value())

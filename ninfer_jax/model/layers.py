@@ -60,9 +60,11 @@ class Linear(nnx.Module):
         """All row blocks side by side, [..., sum rows]."""
         return packed_matmul(x, self.weight.get_value(), out_dtype)
 
-    def parts(self, x: Float[Array, "... K"]) -> list[jax.Array]:
+    def parts(
+        self, x: Float[Array, "... K"], out_dtype: jnp.dtype | None = None
+    ) -> list[jax.Array]:
         """One output per row block."""
-        return jnp.split(self(x), self.splits, axis=-1)
+        return jnp.split(self(x, out_dtype), self.splits, axis=-1)
 
 
 class Embedding(nnx.Module):

@@ -14,10 +14,14 @@ from collections.abc import Sequence
 import flax.struct
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from ninfer_jax.model.config import TextConfig
-from ninfer_jax.model.delta_rule import chunked_delta_rule, recurrent_delta_rule
+from ninfer_jax.model.delta_rule import (
+    chunked_delta_rule,
+    recurrent_delta_rule,
+    rule_inputs,
+)
 from ninfer_jax.pallas.paged_attention.api import paged_attention, write_pages
 from ninfer_jax.pallas.paged_attention.reference import PAGE
 from ninfer_jax.quantization.kv import KvCodec, Planes
@@ -128,6 +132,11 @@ class Rows:
         return jnp.broadcast_to(position, (3, *position.shape))
 
 
+def live_columns(rows: Rows, columns: int) -> Bool[Array, "B T"]:
+    """Which columns of a call are live."""
+    return jnp.arange(columns) < rows.length[:, None]
+
+
 @flax.struct.dataclass
 class PagedMemory:
     """`AttentionMemory` over a page pool."""
@@ -175,9 +184,9 @@ class SlotMemory:
     def apply(self, q, k, v, g, beta):
         """See `ninfer_jax.model.gated_deltanet.DeltaMemory.apply`."""
         rows, columns = self.rows, q.shape[1]
-        live = (jnp.arange(columns) < rows.length[:, None])[..., None]
+        live = live_columns(rows, columns)[..., None]
         # Selection, not multiplication: inert columns may hold NaN.
-        q, k, v = (jnp.where(live[..., None], x, 0.0) for x in (q, k, v))
+        q, k, v = rule_inputs(*(jnp.where(live[..., None], x, 0) for x in (q, k, v)))
         g, beta = jnp.where(live, g, 0.0), jnp.where(live, beta, 0.0)
         kept = self.state.recurrent.at[rows.slots].get(mode="fill", fill_value=0)
         kept = select_fresh(rows.fresh, kept)

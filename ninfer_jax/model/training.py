@@ -54,7 +54,7 @@ def training_logits(
     memories = [
         NoMemory() if kind == "full_attention" else FreshDelta() for kind in config.layer_types
     ]
-    hidden, _ = decoder(tokens, positions, memories)
+    hidden, _, _ = decoder(tokens, positions, memories)
     return decoder.logits(hidden)
 
 

@@ -17,7 +17,7 @@ from flax import nnx
 
 from ninfer_jax.quantization.weights import DenseWeight
 
-Initial = Literal["fan_in", "zeros", "ones", "decay", "time_step", "unit"]
+Initial = Literal["fan_in", "zeros", "ones", "decay", "time_step", "unit", "codebook", "first_tap"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,11 +76,17 @@ def is_spec(node: object) -> bool:
 
 def initial_array(spec: Spec, key: jax.Array) -> jax.Array:
     """A random f32 array for a spec, as training starts from it."""
-    if isinstance(spec, MatrixSpec) or spec.initial == "fan_in":
-        fan_in = spec.shape[-1] if isinstance(spec, MatrixSpec) else spec.shape[0]
-        scale = 1.0 / math.sqrt(fan_in) if spec.initial == "fan_in" else 1.0
-        return scale * jax.random.normal(key, spec.shape, jnp.float32)
     match spec.initial:
+        case "fan_in":
+            fan_in = spec.shape[-1] if isinstance(spec, MatrixSpec) else spec.shape[0]
+            return jax.random.normal(key, spec.shape, jnp.float32) / math.sqrt(fan_in)
+        case "unit":
+            return jax.random.normal(key, spec.shape, jnp.float32)
+        case "codebook":
+            return 0.1 * jax.random.normal(key, spec.shape, jnp.float32)
+        case "first_tap":
+            # [sides, taps, D]: the identity.
+            return jnp.zeros(spec.shape, jnp.float32).at[:, 0].set(1.0)
         case "ones":
             return jnp.ones(spec.shape, jnp.float32)
         case "decay":

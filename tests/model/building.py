@@ -82,7 +82,7 @@ def small_model(seed: int = 0) -> Model:
 def forward(graph, codec, weights, state, ids, rows, positions):
     """One call over the serving state: (logits of all columns, hidden, new state)."""
     decoder = merge_decoder(graph, weights)
-    hidden, advanced = decoder(ids, positions, memories(state, rows, codec))
+    hidden, advanced, _ = decoder(ids, positions, memories(state, rows, codec))
     return decoder.logits(hidden), hidden, advanced_state(advanced)
 
 

@@ -37,7 +37,7 @@ def run_whole(model: Model, case: Case) -> dict[str, np.ndarray]:
             NoMemory() if kind == "full_attention" else FreshDelta(chunk=64)
             for kind in case.config.layer_types
         ]
-        hidden, _ = decoder(ids, positions, fresh)
+        hidden, _, _ = decoder(ids, positions, fresh)
         x, mixers = decoder.embedding(ids), {}
         rotary = rotary_angles(case.config, positions)
         for index in range(FULL_LAYER + 1):
