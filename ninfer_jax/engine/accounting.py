@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ninfer_jax.engine.request import Speculation, SpeculationTotals
+
 
 class Tally:
     """Running sums over all requests since start.
@@ -12,6 +14,7 @@ class Tally:
       decode_tokens: tokens committed by decode rounds; first tokens belong to prefill.
       decode_seconds: wall time of decode dispatches.
       rounds: decode rounds run.
+      speculation: drafting of the requests that have ended.
       row_rounds: the same, counted once per row; divided by `rounds` it is the mean batch.
     """
 
@@ -22,6 +25,7 @@ class Tally:
         self.decode_seconds = 0.0
         self.rounds = 0
         self.row_rounds = 0
+        self.speculation = SpeculationTotals()
 
     def prefill(self, tokens: int, seconds: float) -> None:
         self.prefill_tokens += tokens
@@ -32,3 +36,7 @@ class Tally:
         self.rounds += max(row_rounds)
         self.row_rounds += sum(row_rounds)
         self.decode_seconds += seconds
+
+    def drafts(self, speculation: Speculation) -> None:
+        """A request has ended that drafted so much."""
+        self.speculation = self.speculation.with_request(speculation)

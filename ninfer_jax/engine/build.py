@@ -17,6 +17,7 @@ from ninfer_jax.checkpoint.from_artifact import Placement, load_weights
 from ninfer_jax.checkpoint.open import open_weights
 from ninfer_jax.config import ServeConfig
 from ninfer_jax.config.checks import find_artifact
+from ninfer_jax.engine.build_drafter import build_drafter, wanted_features
 from ninfer_jax.engine.engine import Engine
 from ninfer_jax.engine.pages import PAGE_TOKENS
 from ninfer_jax.engine.programs import (
@@ -26,7 +27,7 @@ from ninfer_jax.engine.programs import (
     prefill_buckets,
 )
 from ninfer_jax.engine.request import EngineInfo
-from ninfer_jax.engine.rounds import ProgramModel
+from ninfer_jax.engine.rounds import ProgramModel, ProgramWeights
 from ninfer_jax.errors import ConfigError
 from ninfer_jax.model.config import TextConfig, text_config
 from ninfer_jax.model.decoder import build_decoder
@@ -107,7 +108,9 @@ def build_programs(
     graph, specs = build_decoder(text, dtype)
     started = time.monotonic()
     sharding = jax.sharding.SingleDeviceSharding(device)
-    weights = load_weights(artifact, specs, dtype, placement, sharding)
+    drafter, drafter_weights = build_drafter(config, artifact, text, dtype, placement, sharding)
+    decoder_weights = load_weights(artifact, specs, dtype, placement, sharding)
+    weights = ProgramWeights(decoder_weights, drafter_weights)
     loaded = sum(leaf.nbytes for leaf in jax.tree.leaves(weights))
     log(f"weights | {loaded / 2**20:.1f} MiB {placement} | {time.monotonic() - started:.1f}s")
     shape = ProgramShape(
@@ -120,7 +123,7 @@ def build_programs(
         prefill_buckets=prefill_buckets(config.prefill_chunk_tokens),
         rounds_per_dispatch=ROUNDS_PER_DISPATCH,
     )
-    model = ProgramModel(graph, CODECS[config.kv_dtype])
+    model = ProgramModel(graph, CODECS[config.kv_dtype], drafter)
     programs = DevicePrograms(text, model, weights, shape, dtype, device)
     programs.compile(log)
     return programs
@@ -137,7 +140,7 @@ def build_engine(config: ServeConfig, *, log: Callable[[str], None]) -> BuiltEng
     device = find_device(config.device)
     sharding = jax.sharding.SingleDeviceSharding(device)
     artifact = open_weights(find_artifact(config.model), sharding)
-    addressable = check_artifact(artifact)
+    addressable = check_artifact(artifact, wanted_features(config, artifact))
     tokenizer, template = read_front_end(artifact, config.chat_template)
     text = text_config(artifact.components["text"].config, addressable)
     if config.max_context > text.max_position_embeddings:
@@ -156,6 +159,8 @@ def build_engine(config: ServeConfig, *, log: Callable[[str], None]) -> BuiltEng
         kv_dtype=config.kv_dtype,
         kv_capacity_tokens=kv_pages(config) * PAGE_TOKENS,
         device=f"{device.platform}:{device.id} {device.device_kind}",
+        spec=programs.drafting.backend,
+        draft_tokens=programs.drafting.draft_tokens,
         details={"jax": jax.__version__, "implementation": "reference"},
     )
     engine = Engine(info, programs, rounds_per_dispatch=ROUNDS_PER_DISPATCH)

@@ -12,12 +12,13 @@ import concurrent.futures
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ninfer_jax.engine.request import SamplingParams
 from ninfer_jax.engine.rounds import (
     FLOATS,
     HEADER,
@@ -25,11 +26,14 @@ from ninfer_jax.engine.rounds import (
     STOP_TOKENS,
     DeviceState,
     ProgramModel,
+    ProgramWeights,
     decode_rounds,
+    drafted_rounds,
     first_token,
     prefill,
 )
-from ninfer_jax.engine.units import NON_FINITE, DecodeRow, PrefillUnit
+from ninfer_jax.engine.speculation import ROUND_FACTS, log_spec
+from ninfer_jax.engine.units import NON_FINITE, DecodeRow, Drafting, Pending, PrefillUnit, Round
 from ninfer_jax.errors import ConfigError
 from ninfer_jax.model.compilation import compiler_options
 from ninfer_jax.model.config import TextConfig
@@ -126,11 +130,40 @@ class PendingRounds:
     array: jax.Array
     rows: int
 
-    def result(self) -> list[list[int]]:
+    def result(self) -> list[list[Round]]:
         """See `PendingDecode.result`."""
         table = np.asarray(self.array)
         produced = table[: self.rows, 1 : 1 + int(table[0, 0])].tolist()
-        return [row[: row.index(NON_FINITE) + 1] if NON_FINITE in row else row for row in produced]
+        return [[Round((token,)) for token in _until_failure(tokens)] for tokens in produced]
+
+
+@dataclasses.dataclass
+class PendingDraftedRounds:
+    """`PendingDecode` over the array of `speculation.speculative_rounds`."""
+
+    array: jax.Array
+    rows: int
+    width: int
+
+    def result(self) -> list[list[Round]]:
+        """See `PendingDecode.result`."""
+        table = np.asarray(self.array)
+        count, block = int(table[0, 0]), self.width + ROUND_FACTS
+        return [
+            list(self._rounds(row[1 : 1 + count * block].reshape(count, block).tolist()))
+            for row in table[: self.rows]
+        ]
+
+    def _rounds(self, table: list[list[int]]) -> Iterator[Round]:
+        for drafted, accepted, *tokens in table:
+            if tokens[0] == NON_FINITE:
+                yield Round((NON_FINITE,))
+                return
+            yield Round(tuple(tokens[: accepted + 1]), drafted, accepted)
+
+
+def _until_failure(tokens: list[int]) -> list[int]:
+    return tokens[: tokens.index(NON_FINITE) + 1] if NON_FINITE in tokens else tokens
 
 
 def _signed(half: int) -> int:
@@ -148,7 +181,7 @@ class DevicePrograms:
         self,
         config: TextConfig,
         model: ProgramModel,
-        weights: dict,
+        weights: ProgramWeights,
         shape: ProgramShape,
         dtype: jnp.dtype,
         device: jax.Device,
@@ -162,10 +195,18 @@ class DevicePrograms:
         self._weights = weights
         self._options = compiler_options(device.platform)
         self._sharding = jax.sharding.SingleDeviceSharding(device)
+        sizes, drafter = StateShape(shape.pages, shape.slots, model.codec, dtype), model.drafter
         spec = DeviceState(
-            decoder=state_spec(config, StateShape(shape.pages, shape.slots, model.codec, dtype)),
+            decoder=state_spec(config, sizes),
             counts=jax.ShapeDtypeStruct((shape.slots, config.addressable_ids), jnp.int32),
         )
+        self.drafting = Drafting()
+        if drafter is not None:
+            spec = spec.replace(
+                log=log_spec(config, drafter, shape.slots, dtype),
+                drafter=drafter.state_spec(config, sizes),
+            )
+            self.drafting = Drafting(drafter.name, drafter.draft_tokens, drafter.lag)
         self._hidden = jax.ShapeDtypeStruct((1, config.hidden_size), dtype, sharding=self._sharding)
         self._spec = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self._sharding), spec
@@ -201,6 +242,14 @@ class DevicePrograms:
                 run = functools.partial(
                     decode_rounds, self._model, greedy, shape.rounds_per_dispatch
                 )
+                if self._model.drafter is not None:
+                    run = functools.partial(
+                        drafted_rounds,
+                        self._model,
+                        greedy,
+                        shape.rounds_per_dispatch,
+                        shape.max_context,
+                    )
                 programs["decode", lanes, greedy] = run, (*rows(lanes), array((), jnp.int32))
         return programs
 
@@ -232,9 +281,20 @@ class DevicePrograms:
         result, self._state = self._compiled[key](self._weights, self._state, *placed)
         return result
 
-    def _fill(self, integers, floats, row: int, pages: Sequence[int], sampling, **fields) -> None:
+    def _fill(
+        self,
+        integers: np.ndarray,
+        floats: np.ndarray,
+        row: int,
+        pages: Sequence[int],
+        sampling: SamplingParams,
+        pending: Pending,
+        **fields: int,
+    ) -> None:
         seed = sampling.seed % (1 << 64)
         fields |= {
+            "fold": pending.fold,
+            "absorb": pending.absorb,
             "top_k": sampling.top_k or 20,
             "seed_high": _signed(seed >> 32),
             "seed_low": _signed(seed & 0xFFFFFFFF),
@@ -270,6 +330,7 @@ class DevicePrograms:
             0,
             unit.pages,
             unit.sampling,
+            unit.pending,
             slot=unit.slot,
             position=unit.start,
             length=length,
@@ -282,7 +343,9 @@ class DevicePrograms:
         token.copy_to_host_async()
         return PendingToken(token, sample=True)
 
-    def decode(self, rows: Sequence[DecodeRow], rounds: int) -> PendingRounds:
+    def decode(
+        self, rows: Sequence[DecodeRow], rounds: int
+    ) -> PendingRounds | PendingDraftedRounds:
         """See `Programs.decode`."""
         lanes = next(size for size in self.lane_buckets if size >= len(rows))
         integers, floats = self._rows(lanes)
@@ -293,6 +356,7 @@ class DevicePrograms:
                 index,
                 row.pages,
                 row.sampling,
+                row.pending,
                 slot=row.slot,
                 token=row.token,
                 position=row.position,
@@ -306,7 +370,9 @@ class DevicePrograms:
         greedy = all(row.sampling.greedy for row in rows)
         table = self._run(("decode", lanes, greedy), integers, floats, np.int32(rounds))
         table.copy_to_host_async()
-        return PendingRounds(table, len(rows))
+        if self._model.drafter is None:
+            return PendingRounds(table, len(rows))
+        return PendingDraftedRounds(table, len(rows), self.drafting.draft_tokens + 1)
 
     def release(self, slot: int) -> None:
         """See `Programs.release`: nothing to do, a fresh sequence never reads its slot."""

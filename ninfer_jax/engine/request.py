@@ -32,6 +32,7 @@ __all__ = [
     "SamplingParams",
     "Sink",
     "Speculation",
+    "SpeculationTotals",
     "Timing",
     "TokenDecoder",
     "TokenVerdict",
@@ -106,6 +107,8 @@ class Request:
       deadline: monotonic time after which an unadmitted request fails, or None.
       context_limited: True if `max_tokens` was cut by the context, so that reaching it is
         reported as `CONTEXT_CAPACITY`.
+      host_paced: the host must see each round before the next one runs, as what it finds in
+        the text (a stop string) may end the sequence inside it.
     """
 
     request_id: int
@@ -116,6 +119,7 @@ class Request:
     decoder: TokenDecoder
     deadline: float | None = None
     context_limited: bool = False
+    host_paced: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,6 +169,25 @@ class Speculation:
     accepted_tokens: int = 0
     fallback_steps: int = 0
     accepted_per_position: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeculationTotals:
+    """Drafting of all finished requests."""
+
+    rounds: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    fallback_steps: int = 0
+
+    def with_request(self, one: Speculation) -> SpeculationTotals:
+        """The totals with one more request."""
+        return SpeculationTotals(
+            self.rounds + one.rounds,
+            self.drafted_tokens + one.drafted_tokens,
+            self.accepted_tokens + one.accepted_tokens,
+            self.fallback_steps + one.fallback_steps,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,6 +262,7 @@ class EngineCounters:
     pages_total: int
     slots_used: int
     slots_total: int
+    speculation: SpeculationTotals = SpeculationTotals()
 
 
 class Engine(Protocol):

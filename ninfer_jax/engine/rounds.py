@@ -3,7 +3,8 @@
 * `prefill` runs one chunk of one prompt and returns its last hidden column;
 * `first_token` draws the first output token from that column;
 * `decode_rounds` runs up to `rounds` rounds over all rows in one `while_loop` and stops
-  early after the round in which a row ends.
+  early after the round in which a row ends;
+* `drafted_rounds` is the same with a drafter (`speculation.py`).
 
 Small inputs travel as two arrays, one of integers and one of floats, because each array
 costs a transfer. Nothing here depends on a request: shapes are fixed when the programs are
@@ -13,6 +14,7 @@ compiled (`ninfer_jax/engine/programs.py`).
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import flax.struct
 import jax
@@ -20,6 +22,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from ninfer_jax.engine.drafters import Drafter, DrafterWeights
 from ninfer_jax.engine.random import Purpose, uniform
 from ninfer_jax.engine.sampling import (
     NOT_FINITE,
@@ -27,6 +30,15 @@ from ninfer_jax.engine.sampling import (
     greedy_token,
     penalize,
     sampled_token,
+)
+from ninfer_jax.engine.speculation import (
+    RoundCarry,
+    RoundLog,
+    RoundRows,
+    Speculation,
+    absorb_prompt,
+    fold_log,
+    speculative_rounds,
 )
 from ninfer_jax.model.decoder import Decoder, merge_decoder
 from ninfer_jax.model.state import DecoderState, Rows, advanced_state, memories
@@ -41,6 +53,8 @@ INTEGERS = (
     "position",
     "length",
     "limit",
+    "fold",
+    "absorb",
     "fresh",
     "top_k",
     "seed_high",
@@ -58,22 +72,35 @@ class DeviceState:
     Attributes:
       decoder: KV pages and recurrent state.
       counts: [slots, V] int32, output tokens committed per slot, for the penalties.
+      log: what the last speculative round of a slot left pending; None without a drafter.
+      drafter: what the drafter keeps.
     """
 
     decoder: DecoderState
     counts: jax.Array
+    log: RoundLog | None = None
+    drafter: Any = None
+
+
+@flax.struct.dataclass
+class ProgramWeights:
+    """Weights of the decoder, and of the drafter where there is one."""
+
+    decoder: dict
+    drafter: DrafterWeights | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class ProgramModel:
-    """The static part of the decoder that all programs share."""
+    """The static part of the model that all programs share."""
 
     graph: nnx.GraphDef
     codec: KvCodec
+    drafter: Drafter | None = None
 
-    def merge(self, weights: dict) -> Decoder:
+    def merge(self, weights: ProgramWeights) -> Decoder:
         """The decoder with its weights."""
-        return merge_decoder(self.graph, weights)
+        return merge_decoder(self.graph, weights.decoder)
 
 
 @flax.struct.dataclass
@@ -126,13 +153,15 @@ def count_token(
 
 def prefill(
     model: ProgramModel,
-    weights: dict,
+    weights: ProgramWeights,
     state: DeviceState,
     ids: Int[Array, "1 T"],
     integers: Int[Array, "1 N"],
     floats: Float[Array, "1 F"],
 ) -> tuple[Float[Array, "1 D"], DeviceState]:
     """Runs one chunk; returns the residual stream of its last live column.
+
+    What a drafted round left pending is committed first.
 
     The final norm and the head run on one column only, in `first_token`, and only for the
     chunk that ends a prompt.
@@ -146,18 +175,30 @@ def prefill(
         length=length,
         fresh=inputs.fields["fresh"] > 0,
     )
-    decoder = model.merge(weights)
-    hidden, advanced, _ = decoder(
-        ids, rows.positions(ids.shape[1]), memories(state.decoder, rows, model.codec)
+    decoder, drafter = model.merge(weights), model.drafter
+    if drafter is not None:
+        fold = inputs.fields["fold"]
+        committed, counts = fold_log(state.decoder, state.counts, state.log, rows.slots, fold)
+        state = state.replace(decoder=committed, counts=counts)
+    hidden, advanced, tapped = decoder(
+        ids,
+        rows.positions(ids.shape[1]),
+        memories(state.decoder, rows, model.codec),
+        () if drafter is None else drafter.taps,
     )
+    state = state.replace(decoder=advanced_state(advanced))
+    if drafter is not None:
+        pending = (rows, inputs.fields["absorb"], ids, hidden, tapped)
+        kept = absorb_prompt(drafter, decoder, weights.drafter, state.drafter, state.log, *pending)
+        state = state.replace(drafter=kept[0], log=kept[1])
     last = jnp.take_along_axis(hidden, (length - 1)[:, None, None], axis=1)[:, 0]
-    return last, state.replace(decoder=advanced_state(advanced))
+    return last, state
 
 
 def first_token(
     model: ProgramModel,
     greedy: bool,
-    weights: dict,
+    weights: ProgramWeights,
     state: DeviceState,
     hidden: Float[Array, "1 D"],
     integers: Int[Array, "1 N"],
@@ -171,14 +212,19 @@ def first_token(
     position = inputs.fields["position"] + inputs.fields["length"]
     token = choose_token(logits, nothing, inputs.sampling, position, Purpose.FIRST_TOKEN, greedy)
     counts = state.counts.at[slot].set(nothing, mode="drop")
-    return token, state.replace(counts=count_token(counts, slot, token))
+    state = state.replace(counts=count_token(counts, slot, token))
+    if state.log is not None:
+        # The token behind a prompt column that waits for it.
+        tokens = state.log.tokens.at[slot, 0].set(jnp.maximum(token, 0), mode="drop")
+        state = state.replace(log=state.log.replace(tokens=tokens))
+    return token, state
 
 
 def decode_rounds(
     model: ProgramModel,
     greedy: bool,
     capacity: int,
-    weights: dict,
+    weights: ProgramWeights,
     state: DeviceState,
     integers: Int[Array, "B N"],
     floats: Float[Array, "B F"],
@@ -220,7 +266,9 @@ def decode_rounds(
             Purpose.DECODE,
             greedy,
         )
-        state = DeviceState(advanced_state(advanced), count_token(state.counts, slot, token))
+        state = state.replace(
+            decoder=advanced_state(advanced), counts=count_token(state.counts, slot, token)
+        )
         out = jax.lax.dynamic_update_slice_in_dim(out, token[:, None], done, axis=1)
         done = done + 1
         ended = jnp.any(token[:, None] == inputs.stop_ids, axis=-1)
@@ -241,3 +289,41 @@ def decode_rounds(
     )
     done, _, _, _, out, state = jax.lax.while_loop(more, body, carry)
     return jnp.concatenate([jnp.full((batch, 1), done), out], axis=1), state
+
+
+def drafted_rounds(
+    model: ProgramModel,
+    greedy: bool,
+    capacity: int,
+    max_context: int,
+    weights: ProgramWeights,
+    state: DeviceState,
+    integers: Int[Array, "B N"],
+    floats: Float[Array, "B F"],
+    rounds: Int[Array, ""],
+) -> tuple[Int[Array, "B X"], DeviceState]:
+    """Up to `rounds` speculative rounds; see `speculation.speculative_rounds`.
+
+    Beside the fields that `decode_rounds` takes, `fold` and `absorb` say how many columns of
+    the slot's log are committed.
+    """
+    inputs = unpack_rows(integers, floats)
+    fields = inputs.fields
+    rows = RoundRows(
+        slots=fields["slot"],
+        block_table=inputs.block_table,
+        active=fields["length"] > 0,
+        limit=fields["limit"],
+        stop_ids=inputs.stop_ids,
+        sampling=inputs.sampling,
+    )
+    carry = RoundCarry(
+        token=fields["token"],
+        position=fields["position"],
+        fold=fields["fold"],
+        absorb=fields["absorb"],
+        produced=jnp.zeros_like(fields["token"]),
+    )
+    spec = Speculation(model.drafter, model.codec, max_context, greedy)
+    decoder = model.merge(weights)
+    return speculative_rounds(spec, decoder, weights.drafter, state, rows, carry, capacity, rounds)

@@ -70,10 +70,13 @@ def target_distribution(adjusted: Float[Array, "B V"], rows: SamplingRows) -> Di
 
 
 def draw(distribution: Distribution, uniform: Float[Array, "B"]) -> Int[Array, "B"]:
-    """Inverse CDF: the first candidate with `uniform < cumulative`, else the last kept one."""
+    """Inverse CDF: the first candidate with `uniform < cumulative`, else the last possible one.
+
+    Candidates of probability 0 may stand anywhere: a residual has holes.
+    """
     cumulative = jnp.cumsum(distribution.probabilities, axis=-1)
-    kept = distribution.probabilities > 0
-    last = jnp.sum(kept, axis=-1) - 1
+    possible = distribution.probabilities > 0
+    last = possible.shape[-1] - 1 - jnp.argmax(possible[..., ::-1], axis=-1)
     chosen = jnp.argmax(uniform[:, None] < cumulative, axis=-1)
     found = jnp.any(uniform[:, None] < cumulative, axis=-1)
     chosen = jnp.where(found, jnp.minimum(chosen, last), last)

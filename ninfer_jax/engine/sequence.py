@@ -18,6 +18,7 @@ import enum
 
 import numpy as np
 
+from ninfer_jax.engine.draft_counts import DraftCounts
 from ninfer_jax.engine.invariants import InvariantError
 from ninfer_jax.engine.pages import pages_for
 from ninfer_jax.engine.request import (
@@ -29,7 +30,14 @@ from ninfer_jax.engine.request import (
     total_tokens,
 )
 from ninfer_jax.engine.timeline import Timeline
-from ninfer_jax.engine.units import NON_FINITE, DecodeRow, PrefillUnit
+from ninfer_jax.engine.units import (
+    NON_FINITE,
+    DecodeRow,
+    Drafting,
+    Pending,
+    PrefillUnit,
+    Round,
+)
 
 
 class Phase(enum.Enum):
@@ -71,6 +79,9 @@ class Sequence:
         self.slot: int | None = None
         self.frontier = 0
         self.output_ids: list[int] = []
+        self.pending: Pending | None = Pending()
+        self._settled: int | None = None
+        self.drafts = DraftCounts()
         self.timeline = Timeline(submitted)
         self.page_demand = pages_for(total_tokens(request.prompt_ids, request.max_tokens))
         self._prompt = np.asarray(request.prompt_ids, np.int32)
@@ -126,10 +137,14 @@ class Sequence:
             fresh=start == 0,
             sampling=self.request.sampling,
             sample=ends_prompt and self.request.max_tokens > 0,
+            pending=self._bound_pending(),
         )
 
-    def complete_prefill(self, unit: PrefillUnit) -> bool:
-        """Moves the frontier past a chunk that has run; True if the prompt is complete."""
+    def complete_prefill(self, unit: PrefillUnit, lag: int) -> bool:
+        """Moves the frontier past a chunk that has run; True if the prompt is complete.
+
+        `lag` columns of it stay pending for the drafter.
+        """
         self._require_phase(Phase.PREFILLING)
         if unit.start != self.frontier:
             raise InvariantError(
@@ -137,6 +152,7 @@ class Sequence:
                 f"a chunk at {unit.start}, the frontier at {self.frontier}",
             )
         self.frontier += len(unit.tokens)
+        self.pending = Pending(absorb=lag)
         return self.frontier == self.prompt_length
 
     def decode_row(self) -> DecodeRow:
@@ -150,7 +166,15 @@ class Sequence:
             limit=self.remaining,
             stop_token_ids=self.request.stop_token_ids,
             sampling=self.request.sampling,
+            pending=self._bound_pending(),
         )
+
+    def decoded(self, rounds: collections.abc.Sequence[Round], drafting: Drafting) -> None:
+        """Notes how the tokens about to be previewed came about: those of the last round are
+        pending on the device until `commit` says how many of them are kept."""
+        self.drafts.add(rounds, drafting)
+        if drafting.draft_tokens:
+            self._settled = sum(len(one.tokens) for one in rounds[:-1])
 
     def preview(self, produced: collections.abc.Sequence[int]) -> Commit:
         """Walks the produced tokens one by one and decides how many are kept.
@@ -183,14 +207,18 @@ class Sequence:
         """Makes previewed tokens part of the sequence.
 
         The first token comes from the last prompt column, so the frontier stays; later ones
-        each ran the token before them. A sequence that ends here keeps a device state that
-        may have run further than its frontier; that state is discarded with the slot.
+        each ran the token before them. With a drafter exactly the kept tokens of the last
+        round are left to be committed on the device. A sequence that ends before its last
+        round has a device state that ran further than its frontier; it is discarded.
         """
         if self.phase is Phase.PREFILLING:
             self.phase = Phase.DECODING
         else:
             self._require_phase(Phase.DECODING)
             self.frontier += len(commit.token_ids)
+            if self._settled is not None:
+                kept = len(commit.token_ids) - self._settled
+                self.pending = Pending(kept, kept) if kept >= 0 else None
         self.output_ids.extend(commit.token_ids)
         if commit.token_ids:
             self.timeline.commit(now)
@@ -257,6 +285,14 @@ class Sequence:
                 "a running sequence has a slot", f"request {self.request_id} has none"
             )
         return self.slot
+
+    def _bound_pending(self) -> Pending:
+        if self.pending is None:
+            raise InvariantError(
+                "the device never runs past the frontier of a sequence that goes on",
+                f"request {self.request_id}, frontier {self.frontier}",
+            )
+        return self.pending
 
     def _require_phase(self, phase: Phase) -> None:
         if self.phase is not phase:

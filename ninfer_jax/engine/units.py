@@ -22,6 +22,51 @@ NON_FINITE = -1
 
 
 @dataclasses.dataclass(frozen=True)
+class Drafting:
+    """How the programs draft.
+
+    Attributes:
+      backend: name of the drafter, "none" without one.
+      draft_tokens: K, tokens of a proposal.
+      lag: columns of a prefilled prompt that stay pending for the drafter.
+    """
+
+    backend: str = "none"
+    draft_tokens: int = 0
+    lag: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Pending:
+    """Columns of the last unit of a sequence that the next unit commits on the device.
+
+    Without a drafter nothing is ever pending.
+
+    Attributes:
+      fold: columns for the recurrent state.
+      absorb: columns for the drafter.
+    """
+
+    fold: int = 0
+    absorb: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """What one decode round did for one row.
+
+    Attributes:
+      tokens: outputs in order, or `NON_FINITE` alone if the row failed.
+      drafted: tokens proposed and verified: K, or 0 for an ordinary step.
+      accepted: how many of them the target accepted.
+    """
+
+    tokens: tuple[int, ...]
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
 class PrefillUnit:
     """One chunk of a prompt.
 
@@ -34,6 +79,7 @@ class PrefillUnit:
       sampling: how the first token is drawn.
       sample: True on the chunk that ends the prompt: draw the first token, with the random
         number of purpose 0 at position = prompt length.
+      pending: what the unit before left for this one.
     """
 
     slot: int
@@ -43,6 +89,7 @@ class PrefillUnit:
     fresh: bool
     sampling: SamplingParams
     sample: bool
+    pending: Pending = Pending()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +107,7 @@ class DecodeRow:
       limit: most tokens this row may still produce, >= 1.
       stop_token_ids: a round that produces one of them is the last round of the dispatch.
       sampling: how tokens are drawn.
+      pending: what the unit before left for this one.
     """
 
     slot: int
@@ -69,6 +117,7 @@ class DecodeRow:
     limit: int
     stop_token_ids: frozenset[int]
     sampling: SamplingParams
+    pending: Pending = Pending()
 
 
 class PendingPrefill(Protocol):
@@ -85,14 +134,15 @@ class PendingPrefill(Protocol):
 class PendingDecode(Protocol):
     """A decode dispatch on its way."""
 
-    def result(self) -> list[list[int]]:
+    def result(self) -> list[list[Round]]:
         """Blocks until the tokens are on the host.
 
-        Returns the produced tokens of each row, in order. All rows ran the same number of
-        rounds; the dispatch ends early after the round in which any row produced a stop
-        token or reached its limit. Without a drafter a round produces one token, so all
-        rows have equally many, except that a row ends at its own `NON_FINITE`. The state of
-        a slot has advanced by exactly the tokens produced.
+        Returns the rounds of each row, in order. All rows ran the same number of rounds,
+        except that a row ends at its own `NON_FINITE`; the dispatch ends early after the round
+        in which any row produced a stop token or reached its limit. Without a drafter a round
+        produces one token, and the state of a slot has advanced by exactly the tokens
+        produced. With one, the outputs of the last round are pending: the next unit of the
+        sequence says how many of them to commit.
         """
 
 
@@ -111,6 +161,8 @@ class Programs(Protocol):
 
     recompilations: int
     """Programs compiled after start-up; anything but 0 is a defect."""
+
+    drafting: Drafting
 
     def prefill(self, unit: PrefillUnit) -> PendingPrefill: ...
 

@@ -28,10 +28,9 @@ from ninfer_jax.engine.request import (
     Finished,
     FinishReason,
     Progress,
-    Speculation,
 )
 from ninfer_jax.engine.roster import Roster
-from ninfer_jax.engine.scheduler import Scheduler
+from ninfer_jax.engine.scheduler import Plan, Scheduler
 from ninfer_jax.engine.sequence import Sequence
 from ninfer_jax.engine.timeline import Pace, UnitClock
 from ninfer_jax.engine.units import PendingDecode, PendingPrefill, PrefillUnit, Programs
@@ -128,11 +127,7 @@ class Worker:
         for sequence in plan.admit:
             roster.admit(sequence, now)
         prefill = None if plan.prefill is None else self._dispatch_prefill(plan.prefill)
-        decode = (
-            None
-            if not plan.decode
-            else self._dispatch_decode(plan.decode, self._pace.rounds(plan.rounds))
-        )
+        decode = None if not plan.decode else self._dispatch_decode(plan.decode, self._rounds(plan))
         self._deliver()
         if prefill is not None:
             self._complete_prefill(prefill)
@@ -205,6 +200,12 @@ class Worker:
         sequence.timeline.start_prefill(dispatched)
         return _Prefill(sequence, unit, self._programs.prefill(unit), dispatched)
 
+    def _rounds(self, plan: Plan[Sequence]) -> int:
+        """Rounds of a dispatch: one where the host must look at the text in between."""
+        if any(sequence.request.host_paced for sequence in plan.decode):
+            return 1
+        return self._pace.rounds(plan.rounds)
+
     def _dispatch_decode(self, sequences: tuple[Sequence, ...], rounds: int) -> _Decode:
         rows = [sequence.decode_row() for sequence in sequences]
         dispatched = self._clock()
@@ -222,7 +223,7 @@ class Worker:
                 "a prefill unit returns a token exactly when it samples",
                 f"sample {unit.sample}, token {first}",
             )
-        prompt_complete = sequence.complete_prefill(unit)
+        prompt_complete = sequence.complete_prefill(unit, self._programs.drafting.lag)
         progress = Progress(sequence.frontier, total=sequence.prompt_length, cached=0)
         self._outbox.put(sequence, progress)
         if first is not None:
@@ -231,17 +232,19 @@ class Worker:
             self._finish(sequence, sequence.limit_reason, (), ("", ""))
 
     def _complete_decode(self, decode: _Decode) -> None:
-        produced = decode.pending.result()
+        rounds = decode.pending.result()
         seconds = self._unit_clock.complete(decode.dispatched, self._clock())
-        if len(produced) != len(decode.sequences):
+        if len(rounds) != len(decode.sequences):
             raise InvariantError(
-                "a decode dispatch returns one list of tokens per row",
-                f"{len(produced)} lists, {len(decode.sequences)} rows",
+                "a decode dispatch returns one list of rounds per row",
+                f"{len(rounds)} lists, {len(decode.sequences)} rows",
             )
-        self._tally.decode([len(tokens) for tokens in produced], seconds)
-        self._pace.observe(max(map(len, produced)), seconds)
-        for sequence, tokens in zip(decode.sequences, produced, strict=True):
-            sequence.timeline.decode(seconds, len(tokens))
+        self._tally.decode([len(of_row) for of_row in rounds], seconds)
+        self._pace.observe(max(map(len, rounds)), seconds)
+        for sequence, of_row in zip(decode.sequences, rounds, strict=True):
+            sequence.timeline.decode(seconds, len(of_row))
+            sequence.decoded(of_row, self._programs.drafting)
+            tokens = [token for one in of_row for token in one.tokens]
             self._tally.decode_tokens += self._commit(sequence, tokens)
 
     def _commit(self, sequence: Sequence, produced: collections.abc.Sequence[int]) -> int:
@@ -288,7 +291,9 @@ class Worker:
         if reasoning or content or token_ids:
             self._outbox.put(sequence, Delta(reasoning, content, token_ids))
         timing = sequence.timeline.timing(self._clock())
-        self._end(sequence, Finished(reason, sequence.usage(), timing, Speculation()))
+        drafts = sequence.drafts.total()
+        self._tally.drafts(drafts)
+        self._end(sequence, Finished(reason, sequence.usage(), timing, drafts))
 
     def _end(self, sequence: Sequence, event: Finished | Failed) -> None:
         slot = self._detach(sequence, event)
@@ -319,6 +324,7 @@ class Worker:
             prefill_seconds=tally.prefill_seconds,
             rounds=tally.rounds,
             row_rounds=tally.row_rounds,
+            speculation=tally.speculation,
             recompilations=self._programs.recompilations,
             pages_used=roster.pages.used,
             pages_total=roster.pages.total,

@@ -69,20 +69,26 @@ class StateShape:
     dtype: jnp.dtype
 
 
-def state_spec(config: TextConfig, shape: StateShape) -> DecoderState:
-    """The state as `jax.ShapeDtypeStruct`s."""
+def pool_spec(config: TextConfig, shape: StateShape) -> KvPool:
+    """The pages of one full-attention layer as `jax.ShapeDtypeStruct`s."""
 
-    def pool(width: int) -> Planes:
+    def planes() -> Planes:
         return {
             name: jax.ShapeDtypeStruct(
                 (shape.pages, config.num_key_value_heads, PAGE, elements), dtype
             )
-            for name, (elements, dtype) in shape.codec.planes(width).items()
+            for name, (elements, dtype) in shape.codec.planes(config.head_dim).items()
         }
+
+    return KvPool(planes(), planes())
+
+
+def state_spec(config: TextConfig, shape: StateShape) -> DecoderState:
+    """The state as `jax.ShapeDtypeStruct`s."""
 
     def layer(kind: str) -> KvPool | DeltaState:
         if kind == "full_attention":
-            return KvPool(pool(config.head_dim), pool(config.head_dim))
+            return pool_spec(config, shape)
         recurrent = (
             shape.slots,
             config.linear_num_value_heads,

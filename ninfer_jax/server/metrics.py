@@ -33,6 +33,14 @@ _COUNTERS = {
     "ninfer_recompilations": ("Programs compiled after start-up; a defect", "recompilations"),
 }
 
+_DRAFTING = {
+    "ninfer_spec_decode_rounds": ("Rounds with a proposal", "rounds"),
+    "ninfer_spec_decode_draft_tokens": ("Tokens proposed", "drafted_tokens"),
+    "ninfer_spec_decode_accepted_tokens": ("Proposed tokens accepted", "accepted_tokens"),
+    "ninfer_spec_decode_fallback_steps": ("Rounds without a proposal", "fallback_steps"),
+}
+"""Of requests that have ended."""
+
 
 class ServerMetrics:
     """Counts requests and reads the engine; owns a registry of its own."""
@@ -131,6 +139,8 @@ class _EngineCollector(Collector):
             yield _gauge(name, text, getattr(counters, field))
         for name, (text, field) in _COUNTERS.items():
             yield CounterMetricFamily(name, text, value=getattr(counters, field))
+        for name, (text, field) in _DRAFTING.items():
+            yield CounterMetricFamily(name, text, value=getattr(counters.speculation, field))
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -150,6 +150,7 @@ def prepare_one_shot(
         ),
         max_tokens=limit,
         stop_token_ids=tokenizer.stop_token_ids | frozenset(config.stop_token_id),
+        host_paced=bool(config.stop or config.reasoning_stop),
         decoder=decoder,
         context_limited=context_limited,
     )

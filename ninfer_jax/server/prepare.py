@@ -147,6 +147,7 @@ def prepare_chat(
         ),
         max_tokens=limit,
         stop_token_ids=tokenizer.stop_token_ids,
+        host_paced=bool(parsed.request.stop_strings),
         decoder=decoder,
         deadline=deadline,
         context_limited=context_limited,

@@ -10,7 +10,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 
-from ninfer_jax.engine.units import DecodeRow, PrefillUnit
+from ninfer_jax.engine.units import DecodeRow, Drafting, PrefillUnit, Round
 
 Script = Callable[[int, int], int]
 """(prompt length, index of the output token) -> token id."""
@@ -43,6 +43,7 @@ class FakePrograms:
     """
 
     recompilations = 0
+    drafting = Drafting()
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class FakePrograms:
             if ended:
                 break
         self.dispatches.append((len(rows), len(produced[0])))
-        return self._ready(produced)
+        return self._ready([[Round((token,)) for token in tokens] for tokens in produced])
 
     def release(self, slot: int) -> None:
         """See `Programs.release`."""

@@ -56,9 +56,6 @@ def test_legal_combinations(read, arguments):
 @pytest.mark.parametrize(
     ("arguments", "flags"),
     [
-        (["--spec", "mtp"], "--spec mtp"),
-        (["--draft-tokens", "3"], "--draft-tokens 3"),
-        (["--lm-head-draft"], "--lm-head-draft"),
         (["--vision"], "--vision"),
         (["--media-cache-mib", "1024"], "--media-cache-mib 1024"),
         (["--media-live-mib", "1"], "--media-live-mib 1"),
@@ -98,11 +95,11 @@ def test_features_of_the_one_shot_command_that_do_not_exist(read, arguments, fla
 
 
 def test_several_refused_features_are_one_line(read):
-    given = read("--spec", "mtp", "--draft-tokens", "3", "--vision").given
+    given = read("--request-log-jsonl", "x", "--vision").given
     with pytest.raises(ConfigError) as raised:
         checks.check_available(given, source="mine.py")
     assert raised.value.message == (
-        "--spec mtp, --draft-tokens 3, --vision are not available in this version; "
+        "--request-log-jsonl x, --vision are not available in this version; "
         "leave them out (see the config file mine.py)"
     )
 
@@ -191,7 +188,7 @@ def test_the_missing_file_is_told_before_missing_features(read, tmp_path, monkey
     with pytest.raises(ConfigError, match=r"qwen3_8_27b_nvfp4\.ninfer does not exist"):
         serve.check(resolution)
     (tmp_path / "qwen3_8_27b_nvfp4.ninfer").touch()
-    with pytest.raises(ConfigError, match=r"--spec dflash2.* are not available in this version"):
+    with pytest.raises(ConfigError, match=r"--kv-dtype nvfp4.* are not available in this version"):
         serve.check(resolution)
 
 

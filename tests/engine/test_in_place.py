@@ -13,7 +13,7 @@ import pytest
 
 from ninfer_jax.engine import programs as module
 from ninfer_jax.engine.programs import DevicePrograms, ProgramShape
-from ninfer_jax.engine.rounds import ProgramModel
+from ninfer_jax.engine.rounds import ProgramModel, ProgramWeights
 from ninfer_jax.model.decoder import build_decoder
 from ninfer_jax.model.state import StateShape, state_bytes, state_spec
 from ninfer_jax.model.weights import as_weights
@@ -43,7 +43,7 @@ def compiled():
         programs = DevicePrograms(
             CONFIG,
             ProgramModel(graph, CODECS["bf16"]),
-            weights,
+            ProgramWeights(weights),
             SHAPE,
             DTYPE,
             jax.devices("cpu")[0],

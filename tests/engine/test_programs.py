@@ -19,9 +19,9 @@ from ninfer_jax.engine.programs import (
 )
 from ninfer_jax.engine.random import Purpose, uniform
 from ninfer_jax.engine.request import SamplingParams
-from ninfer_jax.engine.rounds import STOP_TOKENS, ProgramModel
+from ninfer_jax.engine.rounds import STOP_TOKENS, ProgramModel, ProgramWeights
 from ninfer_jax.engine.sampling import SamplingRows, penalize, sampled_token
-from ninfer_jax.engine.units import NON_FINITE, DecodeRow, PrefillUnit
+from ninfer_jax.engine.units import NON_FINITE, DecodeRow, PrefillUnit, Round
 from ninfer_jax.errors import ConfigError
 from ninfer_jax.quantization.kv import CODECS
 from tests.model.building import Driver, Model, build_model, small_model
@@ -41,7 +41,7 @@ def make_programs(model: Model, shape: ProgramShape = SHAPE) -> DevicePrograms:
     programs = DevicePrograms(
         model.config,
         ProgramModel(model.graph, CODECS["f32"]),
-        model.weights,
+        ProgramWeights(model.weights),
         shape,
         jnp.dtype(jnp.float32),
         jax.devices("cpu")[0],
@@ -109,6 +109,7 @@ def prompt(seed: int, length: int) -> np.ndarray:
 def decode(programs: DevicePrograms, lanes: list[Lane], rounds: int, limit: int = 100) -> int:
     """One dispatch over the lanes, which keep their tokens; returns how many rounds ran."""
     produced = programs.decode([lane.row(limit) for lane in lanes], rounds).result()
+    produced = [[token for one in rounds for token in one.tokens] for rounds in produced]
     for lane, tokens in zip(lanes, produced, strict=True):
         lane.tokens.extend(tokens)
     return max(len(tokens) for tokens in produced)
@@ -364,7 +365,10 @@ def test_weights_of_nan_give_the_sentinel():
         for lane in lanes:
             assert lane.prefill(programs) == NON_FINITE
             lane.tokens[-1] = 5
-        assert programs.decode([lane.row() for lane in lanes], 8).result() == [[NON_FINITE]] * 2
+        assert (
+            programs.decode([lane.row() for lane in lanes], 8).result()
+            == [[Round((NON_FINITE,))]] * 2
+        )
 
 
 def test_buckets():

@@ -1,0 +1,246 @@
+"""Speculative programs over the small random model, and drafters made for tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from ninfer_jax.engine.acceptance import Proposal
+from ninfer_jax.engine.drafters import (
+    DFlash2Drafter,
+    Drafter,
+    DrafterWeights,
+    MtpDrafter,
+    ProposalHead,
+)
+from ninfer_jax.engine.programs import DevicePrograms, ProgramShape
+from ninfer_jax.engine.request import SamplingParams
+from ninfer_jax.engine.rounds import ProgramModel, ProgramWeights
+from ninfer_jax.engine.units import DecodeRow, Pending, PrefillUnit, Round
+from ninfer_jax.model.dflash2 import DFlash2
+from ninfer_jax.model.draft_config import DFlash2Config
+from ninfer_jax.model.mtp import MultiTokenPrediction
+from ninfer_jax.model.weights import as_weights, initial_arrays, spec_tree
+from ninfer_jax.quantization.kv import CODECS
+from ninfer_jax.quantization.weights import DenseWeight
+from tests.model.building import Model, small_model
+
+SHAPE = ProgramShape(
+    pages=24,
+    slots=5,
+    max_context=256,
+    lane_buckets=(2, 4),
+    prefill_buckets=(64, 128),
+    rounds_per_dispatch=8,
+)
+GREEDY = SamplingParams(temperature=0.0)
+F32 = jnp.dtype(jnp.float32)
+CODEC = CODECS["f32"]
+
+
+def draft_config(model: Model) -> DFlash2Config:
+    """A drafter of two layers with a window that prompts exceed."""
+    text = model.config
+    return DFlash2Config(
+        hidden_size=text.hidden_size,
+        vocab_size=text.vocab_size,
+        intermediate_size=96,
+        num_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        rms_norm_eps=1e-6,
+        rope_theta=1e7,
+        sliding_window=32,
+        taps=(0, 2),
+        mask_token=499,
+        conv_taps=2,
+        group_size=16,
+        selector_rank=8,
+        top_k=4,
+    )
+
+
+def random_weights(module: nnx.Module, seed: int) -> tuple[nnx.GraphDef, dict]:
+    """Graph and weights of a module; everything random, also what starts as an identity."""
+    graph, _ = nnx.split(module)
+    arrays = initial_arrays(module, seed)
+    leaves, treedef = jax.tree.flatten(arrays)
+    rng = np.random.RandomState(seed)
+    noisy = [leaf + 0.1 * rng.standard_normal(leaf.shape).astype(np.float32) for leaf in leaves]
+    return graph, as_weights(spec_tree(module), jax.tree.unflatten(treedef, noisy), F32)
+
+
+@functools.cache
+def random_drafter(name: str, draft_tokens: int, seed: int = 0) -> tuple[Drafter, DrafterWeights]:
+    """An untrained MTP or DFlash2 drafter."""
+    model = small_model()
+    if name == "mtp":
+        graph, weights = random_weights(MultiTokenPrediction(model.config), seed)
+        return MtpDrafter(graph, CODEC, draft_tokens), DrafterWeights(weights)
+    config = draft_config(model)
+    graph, weights = random_weights(DFlash2(config), seed)
+    return DFlash2Drafter(graph, config, CODEC, draft_tokens), DrafterWeights(weights)
+
+
+def proposal_head(model: Model, ids: np.ndarray) -> ProposalHead:
+    """Rows of the model's own head."""
+    (weight,) = model.weights["head"]["weight"]
+    ids = np.sort(ids).astype(np.int32)
+    return ProposalHead((DenseWeight(weight.matrix[ids]),), jnp.asarray(ids))
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayDrafter:
+    """Proposes what its weights say stands at the positions: [slots, positions] tokens."""
+
+    draft_tokens: int
+    name = "replay"
+    taps = ()
+    lag = 0
+
+    @property
+    def room(self) -> int:
+        return self.draft_tokens + 1
+
+    def feature_width(self, config) -> int:
+        return 1
+
+    def state_spec(self, config, shape):
+        return ()
+
+    def features(self, decoder, hidden, tapped):
+        return jnp.zeros((*hidden.shape[:2], 1), hidden.dtype)
+
+    def absorb(self, decoder, weights, state, columns):
+        return state, None
+
+    def propose(self, decoder, weights, state, anchors, thought, sampling):
+        record = weights.module["record"]
+        position = anchors.position[:, None] + 1 + jnp.arange(self.draft_tokens)
+        rows = record.at[anchors.slots].get(mode="clip")
+        return Proposal(jnp.take_along_axis(rows, position, axis=1, mode="clip")), state
+
+
+def replay_drafter(record: np.ndarray, draft_tokens: int) -> tuple[Drafter, DrafterWeights]:
+    """A drafter that knows the future: `record[slot, position]`."""
+    weights = DrafterWeights({"record": jnp.asarray(record, jnp.int32)})
+    return ReplayDrafter(draft_tokens), weights
+
+
+def make_programs(
+    drafter: tuple[Drafter, DrafterWeights] | None,
+    model: Model | None = None,
+    shape: ProgramShape = SHAPE,
+) -> DevicePrograms:
+    """Compiled programs in f32."""
+    model = model or small_model()
+    static, weights = drafter or (None, None)
+    programs = DevicePrograms(
+        model.config,
+        ProgramModel(model.graph, CODEC, static),
+        ProgramWeights(model.weights, weights),
+        shape,
+        F32,
+        jax.devices("cpu")[0],
+    )
+    programs.compile(lambda line: print(line))
+    return programs
+
+
+@dataclasses.dataclass
+class Lane:
+    """One sequence, driven by hand."""
+
+    slot: int
+    prompt: np.ndarray
+    sampling: SamplingParams = GREEDY
+    stop: frozenset[int] = frozenset()
+    tokens: list[int] = dataclasses.field(default_factory=list)
+    rounds: list[Round] = dataclasses.field(default_factory=list)
+    pending: Pending = Pending()
+
+    @property
+    def pages(self) -> list[int]:
+        """Four pages, scattered and different for every slot."""
+        return [23 - self.slot, 4 + self.slot, 13 - self.slot, 14 + self.slot]
+
+    @property
+    def frontier(self) -> int:
+        """Tokens that are committed on the device once what is pending is."""
+        return len(self.prompt) + max(len(self.tokens) - 1, 0)
+
+    def prefill(self, programs: DevicePrograms, pieces=None, *, start: int = 0) -> int:
+        """Runs the prompt from `start` in pieces; returns and keeps the first token."""
+        token = None
+        for length in pieces or [len(self.prompt) - start]:
+            last = start + length == len(self.prompt)
+            unit = PrefillUnit(
+                slot=self.slot,
+                pages=self.pages,
+                tokens=np.asarray(self.prompt[start : start + length], np.int32),
+                start=start,
+                fresh=start == 0,
+                sampling=self.sampling,
+                sample=last,
+                pending=self.pending,
+            )
+            token = programs.prefill(unit).result()
+            self.pending = Pending(0, programs.drafting.lag)
+            start += length
+        self.tokens = [token]
+        return token
+
+    def row(self, limit: int) -> DecodeRow:
+        """The lane in a decode dispatch."""
+        return DecodeRow(
+            slot=self.slot,
+            pages=self.pages,
+            token=self.tokens[-1],
+            position=self.frontier,
+            limit=limit,
+            stop_token_ids=self.stop,
+            sampling=self.sampling,
+            pending=self.pending,
+        )
+
+    def take(self, rounds: list[Round], drafting: bool) -> None:
+        """Keeps everything of a dispatch."""
+        for one in rounds:
+            self.tokens.extend(one.tokens)
+        self.rounds.extend(rounds)
+        if drafting:
+            kept = len(rounds[-1].tokens)
+            self.pending = Pending(kept, kept)
+
+    def keep(self, count: int) -> None:
+        """Forgets outputs of the last round so that `count` of its tokens are kept."""
+        dropped = self.pending.fold - count
+        if dropped:
+            del self.tokens[-dropped:]
+        self.pending = Pending(count, count)
+
+
+def decode(programs: DevicePrograms, lanes: list[Lane], rounds: int, limit: int = 100) -> int:
+    """One dispatch over the lanes; returns how many rounds ran."""
+    produced = programs.decode([lane.row(limit) for lane in lanes], rounds).result()
+    for lane, of_lane in zip(lanes, produced, strict=True):
+        lane.take(of_lane, programs.drafting.draft_tokens > 0)
+    return len(produced[0])
+
+
+def run(programs: DevicePrograms, lanes: list[Lane], count: int, rounds: int = 8) -> None:
+    """Decodes until every lane has `count` tokens or more, all lanes together."""
+    while any(len(lane.tokens) < count for lane in lanes):
+        limit = min(max(count - len(lane.tokens), 1) for lane in lanes)
+        decode(programs, lanes, rounds, limit)
+
+
+def prompt(seed: int, length: int) -> np.ndarray:
+    """Random addressable ids."""
+    return np.random.RandomState(seed).randint(0, small_model().config.addressable_ids, length)
