@@ -226,11 +226,20 @@ class DFlash2(nnx.Module):
         Returns:
           The normed columns of the mask tokens, for the head.
         """
+        batch, width, _ = x.shape
+        block = jnp.ones((batch, width, width), bool)
+        return self.block(x, positions, rings, jnp.concatenate([ring_seen, block], axis=-1))
+
+    def block(
+        self,
+        x: Float[Array, "B W D"],
+        positions: Int[Array, "B W"],
+        rings: Sequence[tuple[jax.Array, jax.Array]],
+        seen: jax.Array,
+    ) -> Float[Array, "B K D"]:
+        """The same with the block's own columns in `seen` [B, W, R + W]: training hides some."""
         with jax.named_scope("draft_block"):
             rotary = draft_rotary(self.config, positions)
-            batch, width, _ = x.shape
-            block = jnp.ones((batch, width, width), bool)
-            seen = jnp.concatenate([ring_seen, block], axis=-1)
             for layer, ring in zip(self.layers, rings, strict=True):
                 x = layer(x, rotary, ring, seen)
             return self.norm(x[:, 1:]).astype(x.dtype)

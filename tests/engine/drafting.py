@@ -163,7 +163,7 @@ class Lane:
     stop: frozenset[int] = frozenset()
     tokens: list[int] = dataclasses.field(default_factory=list)
     rounds: list[Round] = dataclasses.field(default_factory=list)
-    pending: Pending = Pending()
+    pending: Pending = dataclasses.field(default_factory=Pending)
 
     @property
     def pages(self) -> list[int]:
