@@ -20,7 +20,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 HIGHEST = jax.lax.Precision.HIGHEST
 SMALL_BLOCK = 8
@@ -46,7 +46,12 @@ def rule_inputs(
 
 
 def rule_key(k: Float[Array, "... Hk Dk"], heads: int) -> Float[Array, "... H Dk"]:
-    """Raw keys as the rule takes them: value head j reads key head j // (H / Hk)."""
+    """Raw keys as the rule takes them: value head j reads key head j // (H / Hk).
+
+    The barrier keeps the compiler from merging what made `k` into the norm, which would round
+    its sum another way than the norm of a recorded `k`.
+    """
+    k = jax.lax.optimization_barrier(k)
     return jnp.repeat(l2_normalize(k), heads // k.shape[-2], axis=-2)
 
 
@@ -93,14 +98,27 @@ def recurrent_delta_rule(
     g: Float[Array, "B T H"],
     beta: Float[Array, "B T H"],
     state: Float[Array, "B H Dv Dk"],
+    most: Int[Array, ""] | None = None,
 ) -> tuple[Float[Array, "B T H Dv"], Float[Array, "B H Dv Dk"]]:
-    """The recurrence token by token: decode and verify."""
+    """The recurrence token by token: decode and verify.
 
-    def body(state, column):
-        return delta_step(state, *column)
-
+    Walks to `most` columns (T if None); columns behind it give 0 and change nothing. As the
+    number is not known to the compiler, every program runs the same loop: a loop of known
+    length 1 is merged with what stands around it and rounds differently.
+    """
     columns = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), (q, k, v, g, beta))
-    state, out = jax.lax.scan(body, state, columns)
+    most = jnp.int32(v.shape[1]) if most is None else most
+
+    def body(carry):
+        index, state, out = carry
+        column = jax.tree.map(
+            lambda x: jax.lax.dynamic_index_in_dim(x, index, keepdims=False), columns
+        )
+        state, row = delta_step(state, *column)
+        return index + 1, state, jax.lax.dynamic_update_index_in_dim(out, row, index, axis=0)
+
+    carry = (jnp.int32(0), state, jnp.zeros(columns[2].shape, state.dtype))
+    _, state, out = jax.lax.while_loop(lambda carry: carry[0] < most, body, carry)
     return jnp.moveaxis(out, 0, 1), state
 
 

@@ -99,7 +99,8 @@ class VerifyMemory:
         q, k, v = (jnp.where(live[..., None], x, 0) for x in (q, k, v))
         g, beta = jnp.where(live, g, 0.0), jnp.where(live, beta, 0.0)
         kept = self.state.recurrent.at[self.rows.slots].get(mode="fill", fill_value=0)
-        out, _ = recurrent_delta_rule(*rule_inputs(q, k, v), g, beta, kept)
+        most = jnp.max(self.rows.length)
+        out, _ = recurrent_delta_rule(*rule_inputs(q, k, v), g, beta, kept, most)
         return out, self.replace(records=DeltaRecords(k, v, g, beta, self.records.columns))
 
 
@@ -179,7 +180,7 @@ def fold_columns(state, key, value, g, beta, count):
 
     Walks to the largest count only: a round that accepted little folds little.
     """
-    heads = value.shape[2]
+    key, value = rule_key(key, value.shape[2]), rule_value(value)
 
     def body(carry):
         column, state = carry
@@ -187,7 +188,7 @@ def fold_columns(state, key, value, g, beta, count):
             jax.lax.dynamic_index_in_dim(x, column, axis=1, keepdims=False)
             for x in (key, value, g, beta)
         )
-        new = delta_update(state, rule_key(k, heads), rule_value(v), decay, strength)
+        new = delta_update(state, k, v, decay, strength)
         live = (column < count)[:, None, None, None]
         return column + 1, jnp.where(live, new, state)
 

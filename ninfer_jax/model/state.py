@@ -196,8 +196,10 @@ class SlotMemory:
         g, beta = jnp.where(live, g, 0.0), jnp.where(live, beta, 0.0)
         kept = self.state.recurrent.at[rows.slots].get(mode="fill", fill_value=0)
         kept = select_fresh(rows.fresh, kept)
-        rule = recurrent_delta_rule if columns <= RECURRENT_COLUMNS else chunked_delta_rule
-        out, new = rule(q, k, v, g, beta, kept)
+        if columns <= RECURRENT_COLUMNS:
+            out, new = recurrent_delta_rule(q, k, v, g, beta, kept, jnp.max(rows.length))
+        else:
+            out, new = chunked_delta_rule(q, k, v, g, beta, kept)
         recurrent = self.state.recurrent.at[rows.slots].set(new, mode="drop")
         return out, self.replace(state=self.state.replace(recurrent=recurrent))
 
