@@ -7,8 +7,12 @@ column (`sampling.py`) and q the distribution the draft was drawn from:
     first rejection at i         t* from normalise(max(p - q, 0))
     all P drafts accepted        t* from p of column P
 
-so outputs have the law of p whatever q is (`docs/model.md` section 6.3). Temperature 0 is the
+so outputs have the law of p whatever q is (`docs/model.md` section 6.5). Temperature 0 is the
 same with one-hot p: drafts are accepted while they are the argmax.
+
+      P 3, drafts 7 4 9, judged by columns 0 1 2; column 3 is the bonus
+      7 accepted, 4 rejected: column 1 gives t* = 5     tokens 7 5 0 0, A 1
+      a round needs columns 0 .. A: whatever stands in 2 and 3 was not looked at
 """
 
 from __future__ import annotations
@@ -23,7 +27,9 @@ from ninfer_jax.engine.sampling import (
     NOT_FINITE,
     Distribution,
     SamplingRows,
+    best_is_finite,
     draw,
+    penalize,
     target_distribution,
 )
 
@@ -49,8 +55,8 @@ class Acceptance:
 
     Attributes:
       tokens: [B, K + 1] int32: the A accepted drafts, the target's own token, then zeros.
-        `NOT_FINITE` in column 0 where the row failed.
-      accepted: [B] int32, A.
+        `NOT_FINITE` and zeros where the row failed.
+      accepted: [B] int32, A; 0 where the row failed.
     """
 
     tokens: jax.Array
@@ -68,17 +74,20 @@ def accept(
 ) -> Acceptance:
     """Judges a proposal.
 
+    A row fails if the best adjusted logit of a column 0 .. A is not a finite number. Such a
+    column never accepts its draft, so only column A can be one.
+
     Args:
       logits: of the verify call's W = K + 1 columns.
       counts: output tokens committed, for the penalties; drafts are added column by column.
       proposal: drafts at or behind column `drafted` may be anything.
-      drafted: P, how many drafts count.
+      drafted: P, how many drafts count; 0 is an ordinary decode step, draw for draw.
       sampling: of the rows.
       position: cache position of the anchor.
       greedy: all rows have temperature 0; then there is no top-k and no random number.
     """
     adjusted = penalize_columns(logits, counts, proposal.tokens, sampling)
-    finite = jnp.isfinite(jnp.max(adjusted, axis=-1))
+    finite = best_is_finite(adjusted)
     judged = jnp.arange(proposal.tokens.shape[1]) < drafted[:, None]
     best = jnp.argmax(adjusted, axis=-1).astype(jnp.int32)
     if greedy:
@@ -103,7 +112,7 @@ def accept(
     tokens = jnp.where(column < accepted[:, None], padded, 0)
     tokens = jnp.where(column == accepted[:, None], token[:, None], tokens)
     sound = jnp.take_along_axis(finite, accepted[:, None], axis=1)
-    tokens = jnp.where(~sound & (column == 0), NOT_FINITE, tokens)
+    tokens = jnp.where(sound, tokens, jnp.where(column == 0, NOT_FINITE, 0))
     return Acceptance(tokens.astype(jnp.int32), jnp.where(sound[:, 0], accepted, 0))
 
 
@@ -117,9 +126,7 @@ def penalize_columns(
     ids = jnp.arange(logits.shape[-1])
     columns, count = [], counts
     for column in range(logits.shape[1]):
-        presence = sampling.presence[:, None] * (count > 0)
-        frequency = sampling.frequency[:, None] * count.astype(jnp.float32)
-        columns.append(logits[:, column] - presence - frequency)
+        columns.append(penalize(logits[:, column], count, sampling))
         if column < drafts.shape[1]:
             count = count + (ids == drafts[:, column, None])
     return jnp.stack(columns, axis=1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import flax.struct
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 CANDIDATES = 20
 NOT_FINITE = -1
@@ -72,20 +72,28 @@ def target_distribution(adjusted: Float[Array, "B V"], rows: SamplingRows) -> Di
 def draw(distribution: Distribution, uniform: Float[Array, "B"]) -> Int[Array, "B"]:
     """Inverse CDF: the first candidate with `uniform < cumulative`, else the last possible one.
 
-    Candidates of probability 0 may stand anywhere: a residual has holes.
+    Candidates of probability 0 may stand anywhere, as a residual has holes, and are never
+    drawn.
     """
     cumulative = jnp.cumsum(distribution.probabilities, axis=-1)
     possible = distribution.probabilities > 0
     last = possible.shape[-1] - 1 - jnp.argmax(possible[..., ::-1], axis=-1)
-    chosen = jnp.argmax(uniform[:, None] < cumulative, axis=-1)
-    found = jnp.any(uniform[:, None] < cumulative, axis=-1)
-    chosen = jnp.where(found, jnp.minimum(chosen, last), last)
+    # Sums taken in the order of a tree may grow at a hole by rounding.
+    reached = possible & (uniform[:, None] < cumulative)
+    chosen = jnp.where(jnp.any(reached, axis=-1), jnp.argmax(reached, axis=-1), last)
     return jnp.take_along_axis(distribution.ids, chosen[:, None], axis=-1)[:, 0]
+
+
+def best_is_finite(adjusted: Float[Array, "*B V"]) -> Bool[Array, "*B"]:
+    """Whether the best logit is a finite number; a NaN anywhere counts as the best."""
+    # XLA's maximum on CPU skips NaN in rows of some sizes, so NaN becomes a number first.
+    visible = jnp.where(jnp.isnan(adjusted), jnp.inf, adjusted)
+    return jnp.isfinite(jnp.max(visible, axis=-1))
 
 
 def finite_or_sentinel(adjusted: Float[Array, "B V"], token: Int[Array, "B"]) -> Int[Array, "B"]:
     """`token`, or `NOT_FINITE` where the best logit of the row is not a finite number."""
-    return jnp.where(jnp.isfinite(jnp.max(adjusted, axis=-1)), token, NOT_FINITE)
+    return jnp.where(best_is_finite(adjusted), token, NOT_FINITE)
 
 
 def greedy_token(adjusted: Float[Array, "B V"]) -> Int[Array, "B"]:

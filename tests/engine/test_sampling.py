@@ -184,6 +184,17 @@ def test_logits_that_are_not_finite_give_the_sentinel(bad):
         assert tokens == [expected[0], NOT_FINITE, expected[2]]
 
 
+@pytest.mark.parametrize("shape", [(3, 30), (400, 37), (4, 1024), (2, 50_001)])
+def test_nan_is_seen_in_rows_of_any_size(shape):
+    """A reduction over many numbers is split into vectors and threads, and may lose NaN."""
+    clean = np.random.RandomState(5).randn(*shape).astype(np.float32)
+    for place in (0, 4, shape[1] // 2, shape[1] - 1):
+        adjusted = clean.copy()
+        adjusted[1:, place] = np.nan
+        tokens = np.asarray(jax.jit(greedy_token)(jnp.asarray(adjusted)))
+        assert tokens[0] == clean[0].argmax() and (tokens[1:] == NOT_FINITE).all()
+
+
 def test_all_minus_infinity_gives_the_sentinel():
     assert greedy_token(jnp.full((1, 8), -jnp.inf)).tolist() == [NOT_FINITE]
     assert sampled_token(jnp.full((1, 8), -jnp.inf), rows(), jnp.zeros(1)).tolist() == [NOT_FINITE]
