@@ -34,8 +34,8 @@ SHAPE = ProgramShape(
     pages=24,
     slots=5,
     max_context=256,
-    lane_buckets=(2, 4),
-    prefill_buckets=(64, 128),
+    lane_buckets=(4,),
+    prefill_buckets=(64,),
     rounds_per_dispatch=8,
 )
 GREEDY = SamplingParams(temperature=0.0)
@@ -226,19 +226,22 @@ class Lane:
         self.pending = Pending(count, count)
 
 
-def decode(programs: DevicePrograms, lanes: list[Lane], rounds: int, limit: int = 100) -> int:
-    """One dispatch over the lanes; returns how many rounds ran."""
-    produced = programs.decode([lane.row(limit) for lane in lanes], rounds).result()
+def decode(
+    programs: DevicePrograms, lanes: list[Lane], rounds: int, limits: int | list[int] = 100
+) -> int:
+    """One dispatch over the lanes, with one limit or one for each; returns how many rounds ran."""
+    limits = [limits] * len(lanes) if isinstance(limits, int) else limits
+    rows = [lane.row(limit) for lane, limit in zip(lanes, limits, strict=True)]
+    produced = programs.decode(rows, rounds).result()
     for lane, of_lane in zip(lanes, produced, strict=True):
         lane.take(of_lane, programs.drafting.draft_tokens > 0)
     return len(produced[0])
 
 
 def run(programs: DevicePrograms, lanes: list[Lane], count: int, rounds: int = 8) -> None:
-    """Decodes until every lane has `count` tokens or more, all lanes together."""
-    while any(len(lane.tokens) < count for lane in lanes):
-        limit = min(max(count - len(lane.tokens), 1) for lane in lanes)
-        decode(programs, lanes, rounds, limit)
+    """Decodes until every lane has exactly `count` tokens; finished lanes leave."""
+    while group := [lane for lane in lanes if len(lane.tokens) < count]:
+        decode(programs, group, rounds, [count - len(lane.tokens) for lane in group])
 
 
 def prompt(seed: int, length: int) -> np.ndarray:
