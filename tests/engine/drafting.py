@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from ninfer_jax.engine.acceptance import Proposal
 from ninfer_jax.engine.drafters import (
     DFlash2Drafter,
     Drafter,
@@ -34,7 +33,7 @@ SHAPE = ProgramShape(
     pages=24,
     slots=5,
     max_context=256,
-    lane_buckets=(4,),
+    lane_buckets=(1, 4),
     prefill_buckets=(64,),
     rounds_per_dispatch=8,
 )
@@ -93,44 +92,6 @@ def proposal_head(model: Model, ids: np.ndarray) -> ProposalHead:
     (weight,) = model.weights["head"]["weight"]
     ids = np.sort(ids).astype(np.int32)
     return ProposalHead((DenseWeight(weight.matrix[ids]),), jnp.asarray(ids))
-
-
-@dataclasses.dataclass(frozen=True)
-class ReplayDrafter:
-    """Proposes what its weights say stands at the positions: [slots, positions] tokens."""
-
-    draft_tokens: int
-    name = "replay"
-    taps = ()
-    lag = 0
-
-    @property
-    def room(self) -> int:
-        return self.draft_tokens + 1
-
-    def feature_width(self, config) -> int:
-        return 1
-
-    def state_spec(self, config, shape):
-        return ()
-
-    def features(self, decoder, hidden, tapped):
-        return jnp.zeros((*hidden.shape[:2], 1), hidden.dtype)
-
-    def absorb(self, decoder, weights, state, columns):
-        return state, None
-
-    def propose(self, decoder, weights, state, anchors, thought, sampling):
-        record = weights.module["record"]
-        position = anchors.position[:, None] + 1 + jnp.arange(self.draft_tokens)
-        rows = record.at[anchors.slots].get(mode="clip")
-        return Proposal(jnp.take_along_axis(rows, position, axis=1, mode="clip")), state
-
-
-def replay_drafter(record: np.ndarray, draft_tokens: int) -> tuple[Drafter, DrafterWeights]:
-    """A drafter that knows the future: `record[slot, position]`."""
-    weights = DrafterWeights({"record": jnp.asarray(record, jnp.int32)})
-    return ReplayDrafter(draft_tokens), weights
 
 
 def make_programs(

@@ -13,6 +13,7 @@ from ninfer_jax.engine.drafters import wants_draft
 from ninfer_jax.engine.programs import DevicePrograms
 from ninfer_jax.engine.request import SamplingParams
 from ninfer_jax.engine.units import Pending
+from ninfer_jax.testing.replay_drafter import replay_drafter
 from tests.engine.drafting import (
     SHAPE,
     Lane,
@@ -20,7 +21,6 @@ from tests.engine.drafting import (
     make_programs,
     prompt,
     random_drafter,
-    replay_drafter,
     run,
 )
 from tests.model.building import ADDRESSABLE

@@ -76,8 +76,9 @@ def drafter_addition(specs: dict, arrays: dict, table: Mapping[str, Parameter]) 
         bindings |= _bindings(spec, object_id)
     for name in table:
         block, _, part = name.rpartition("/")
-        if part in ("context_key", "context_value"):
-            bindings[name] = bindings[f"{block}/{part.removeprefix('context_')}"]
+        own = f"{block}/{part.removeprefix('context_')}"
+        if part in ("context_key", "context_value") and own in bindings:
+            bindings[name] = bindings[own]
     return Addition(tensors, bindings)
 
 
