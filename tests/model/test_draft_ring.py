@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ninfer_jax.model.draft_ring import append_rows, ring_rows, ring_spec, seen_rows
+from ninfer_jax.model.draft_ring import DraftRing, append_rows, ring_rows, ring_spec, seen_rows
 from ninfer_jax.quantization.kv import CODECS
 from tests.engine.drafting import draft_config
 from tests.model.building import small_model
@@ -96,6 +96,39 @@ def test_only_counted_columns_are_written(start, count):
     np.testing.assert_array_equal(held(rings, 2), expected)
     for slot in (0, 1):
         assert np.isnan(held(rings, slot)).all()
+
+
+class WrittenRows:
+    """Stands for a plane and keeps the index of its scatter."""
+
+    def __init__(self):
+        self.shape = (SLOTS, config().sliding_window)
+        self.index = None
+
+    @property
+    def at(self):
+        return self
+
+    def __getitem__(self, index):
+        self.index = index
+        return self
+
+    def set(self, values, mode):
+        assert mode == "drop"
+        return self
+
+
+@pytest.mark.parametrize("count", [0, 31, 32, 33, 70, 100])
+def test_no_row_is_written_twice_in_a_call(count):
+    """The order of a scatter is undefined; on CPU the values alone would not show it."""
+    plane, window = WrittenRows(), config().sliding_window
+    rings = [DraftRing({"rows": plane}, {"rows": plane})]
+    rows = [(jnp.zeros((1, 100, 1, 1)),) * 2]
+    append_rows(rings, rows, CODECS["f32"], jnp.array([1]), jnp.array([9]), jnp.array([count]))
+    written = np.asarray(plane.index[1][0])
+    kept = written[written < window]
+    assert len(kept) == len(set(kept.tolist())) == min(count, window)
+    assert ((written >= 0) & (written <= window)).all()
 
 
 def test_rows_together_are_rows_alone():
