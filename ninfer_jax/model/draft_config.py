@@ -74,9 +74,10 @@ def dflash2_config(component: Mapping[str, Any], text: TextConfig) -> DFlash2Con
     draft = component["dflash_config"]
     label = "dflash2 config"
     for member, neutral in NEUTRAL.items():
-        found = component.get(member, draft.get(member, neutral))
-        if found != neutral:
-            raise ArtifactError(f"{label}: {member} is {found!a}, expected {neutral!a}")
+        for place in (component, draft):
+            found = place.get(member, neutral)
+            if found != neutral:
+                raise ArtifactError(f"{label}: {member} is {found!a}, expected {neutral!a}")
     if set(component["layer_types"]) != {"sliding_attention"}:
         raise ArtifactError(f"{label}: every layer must be sliding_attention")
     if draft["mask_token_id"] >= text.addressable_ids:

@@ -36,18 +36,21 @@ SMALL: dict[str, Any] = TINY | {
 }
 """Both layer kinds in both orders, and a third of the compile time of `TINY`."""
 
+F32 = jnp.dtype(jnp.float32)
+
 ADDRESSABLE = 500
 """Ids of the small models; 12 rows of the vocabulary are unaddressable."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A decoder with f32 weights."""
+    """A decoder whose weights and activations have one type."""
 
     config: TextConfig
     graph: nnx.GraphDef
     specs: dict
     arrays: dict
+    dtype: jnp.dtype = F32
 
     def arrays_as_jax(self) -> dict:
         """The f32 arrays on the device, one per spec."""
@@ -56,24 +59,26 @@ class Model:
     @functools.cached_property
     def weights(self) -> dict:
         """The weight tree that programs take."""
-        return as_weights(self.specs, self.arrays_as_jax(), jnp.dtype(jnp.float32))
+        return as_weights(self.specs, self.arrays_as_jax(), self.dtype)
 
     def merge(self) -> Decoder:
         """The decoder as a module."""
         return merge_decoder(self.graph, self.weights)
 
 
-def build_model(config: TextConfig, parameters: dict[str, np.ndarray]) -> Model:
+def build_model(
+    config: TextConfig, parameters: dict[str, np.ndarray], dtype: jnp.dtype = F32
+) -> Model:
     """A model from parameters by name."""
-    graph, specs = build_decoder(config, jnp.dtype(jnp.float32))
-    return Model(config, graph, specs, arrays_by_spec(specs, parameters))
+    graph, specs = build_decoder(config, dtype)
+    return Model(config, graph, specs, arrays_by_spec(specs, parameters), dtype)
 
 
 @functools.cache
-def small_model(seed: int = 0) -> Model:
+def small_model(seed: int = 0, dtype: jnp.dtype = F32) -> Model:
     """The shared small model."""
     config = text_config(SMALL, ADDRESSABLE)
-    return build_model(config, synthetic_parameters(config, seed))
+    return build_model(config, synthetic_parameters(config, seed), dtype)
 
 
 @functools.partial(
@@ -93,7 +98,7 @@ class Driver:
         self, model: Model, pages: int, slots: int, codec: str = "f32", state: DecoderState = None
     ):
         self.model, self.codec = model, CODECS[codec]
-        shape = StateShape(pages, slots, self.codec, jnp.dtype(jnp.float32))
+        shape = StateShape(pages, slots, self.codec, model.dtype)
         self.state = zero_state(state_spec(model.config, shape)) if state is None else state
 
     def call(

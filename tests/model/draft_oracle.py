@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from tests.model.oracle import rotate, sigmoid, silu
+
 
 def fill(shape, a: float) -> np.ndarray:
     """`sin(a (1 + flat index))`."""
@@ -12,10 +14,6 @@ def fill(shape, a: float) -> np.ndarray:
 
 def rms(x: np.ndarray, weight: np.ndarray, eps: float = 1e-6) -> np.ndarray:
     return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
-
-
-def silu(x: np.ndarray) -> np.ndarray:
-    return x / (1.0 + np.exp(-x))
 
 
 def convolve(x, normed, base, projection, group: int, side: int) -> np.ndarray:
@@ -113,11 +111,16 @@ def block(config, weights, embedded: np.ndarray, features: np.ndarray) -> np.nda
     return rms(x, weights["dflash2/final_norm"])[1:]
 
 
-def walk(logits, gate, predecessors, successors, anchor, count, temperature, uniforms):
-    """The candidate walk: ids [K, C], edges [K, C], q [K, C], tokens [K]."""
+def walk(logits, gate, predecessors, successors, anchor, count, temperature, uniforms, ids=None):
+    """The candidate walk: ids [K, C], edges [K, C], q [K, C], tokens [K].
+
+    `ids` names the token of each column of `logits`; None where columns are ids.
+    """
+    named = np.arange(np.shape(logits)[-1]) if ids is None else np.asarray(ids)
     previous, rows = anchor, []
-    for i, column in enumerate(np.asarray(logits, np.float64)):
-        ids = sorted(range(len(column)), key=lambda token: (-column[token], token))[:count]
+    for i, row in enumerate(np.asarray(logits, np.float64)):
+        column = dict(zip(named.tolist(), row, strict=True))
+        ids = sorted(column, key=lambda token: (-column[token], token))[:count]
         edge = np.array(
             [
                 column[token] + np.sum(predecessors[previous] * gate[i] * successors[token])
@@ -135,3 +138,52 @@ def walk(logits, gate, predecessors, successors, anchor, count, temperature, uni
         previous = ids[pick]
         rows.append((ids, edge, law, previous))
     return tuple(np.array(part) for part in zip(*rows, strict=True))
+
+
+def mtp(config, rope, weights, embedded, hidden, positions) -> np.ndarray:
+    """Normed columns [T, D] of rows 0 .. T - 1, each attending to all rows up to itself.
+
+    Row t has the embedding of token t + 1, the hidden state of t, and positions[:, t] of t.
+    """
+    at, eps = "mtp/layers/0/", config.rms_norm_eps
+
+    def offset(x, name):
+        return rms(x, 1.0 + weights[name], eps)
+
+    pair = [offset(embedded, "mtp/embedding_norm"), offset(hidden, "mtp/hidden_norm")]
+    x = np.concatenate(pair, axis=-1) @ weights["mtp/input_projection"].T
+    h, width = offset(x, at + "input_norm"), config.head_dim
+    query, key, value, gate = (
+        (h @ weights[f"{at}attention/{name}"].T).reshape(len(x), -1, width)
+        for name in ("query", "key", "value", "gate")
+    )
+    query = rotate(offset(query, at + "attention/query_norm"), positions, rope)
+    key = rotate(offset(key, at + "attention/key_norm"), positions, rope)
+    mixed = np.zeros_like(query)
+    for t in range(len(x)):
+        for head in range(config.num_attention_heads):
+            group = head // (config.num_attention_heads // config.num_key_value_heads)
+            scores = key[: t + 1, group] @ query[t, head] / np.sqrt(width)
+            law = np.exp(scores - scores.max())
+            mixed[t, head] = (law / law.sum()) @ value[: t + 1, group]
+    mixed = (mixed * sigmoid(gate)).reshape(len(x), -1)
+    x = x + mixed @ weights[at + "attention/output"].T
+    h = offset(x, at + "post_attention_norm")
+    product = silu(h @ weights[at + "mlp/gate"].T) * (h @ weights[at + "mlp/up"].T)
+    return offset(x + product @ weights[at + "mlp/down"].T, "mtp/final_norm")
+
+
+def mtp_chain(config, rope, weights, embeddings, head, tokens, hidden, length) -> tuple:
+    """Greedy drafts behind rows 0 .. n - 1: tokens [K], their logits [K, V], columns [K, D].
+
+    `tokens` [n] are those at 1 .. n, `hidden` [n, D] the target's at 0 .. n - 1.
+    """
+    tokens, hidden, drafts, logits = list(tokens), list(hidden), [], []
+    for _ in range(length):
+        place = np.broadcast_to(np.arange(len(tokens)), (3, len(tokens)))
+        d = mtp(config, rope, weights, embeddings[tokens], np.array(hidden), place)[-1]
+        logits.append(head @ d)
+        drafts.append(int(np.argmax(logits[-1])))
+        tokens.append(drafts[-1])
+        hidden.append(d)
+    return np.array(drafts), np.array(logits), np.array(hidden[-length:])
