@@ -198,7 +198,7 @@ def main() -> None:
     report: Report = {}
     print(machine("jax", "jaxlib", model="ninfer-demo", kv="bf16", lanes=1))
     take_turns(report, 6 if options.quick else 100)
-    sweep(report, 4 if options.quick else 20, options.quick)
+    sweep(report, 3 if options.quick else 10, options.quick)
     plot(report, options.plot)
     write_result(options.json, report)
     print(f"{options.json} and {options.plot}")

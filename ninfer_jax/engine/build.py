@@ -18,6 +18,7 @@ from ninfer_jax.checkpoint.open import open_weights
 from ninfer_jax.config import ServeConfig
 from ninfer_jax.config.checks import find_artifact
 from ninfer_jax.engine.build_drafter import build_drafter, wanted_features
+from ninfer_jax.engine.drafters import Drafter
 from ninfer_jax.engine.engine import Engine
 from ninfer_jax.engine.pages import PAGE_TOKENS
 from ninfer_jax.engine.programs import (
@@ -95,6 +96,16 @@ def kv_pages(config: ServeConfig) -> int:
     return config.kv_pages
 
 
+def smallest_bucket(device: jax.Device, drafter: Drafter | None) -> int:
+    """Rows of the smallest decode program.
+
+    On CPU a product of one row rounds differently from all others, so what runs one column a
+    row has two rows at least; a block of DFlash2 and its verification have columns enough.
+    """
+    single_columns = drafter is None or drafter.name == "mtp"
+    return MINIMUM_ROWS if device.platform == "cpu" and single_columns else 1
+
+
 def build_programs(
     config: ServeConfig,
     artifact: Artifact,
@@ -117,9 +128,7 @@ def build_programs(
         pages=kv_pages(config),
         slots=config.max_concurrency,
         max_context=config.max_context,
-        lane_buckets=lane_buckets(
-            config.max_concurrency, MINIMUM_ROWS if device.platform == "cpu" else 1
-        ),
+        lane_buckets=lane_buckets(config.max_concurrency, smallest_bucket(device, drafter)),
         prefill_buckets=prefill_buckets(config.prefill_chunk_tokens),
         rounds_per_dispatch=ROUNDS_PER_DISPATCH,
     )
