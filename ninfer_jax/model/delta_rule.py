@@ -60,19 +60,30 @@ def rule_value(v: Float[Array, "... H Dv"]) -> Float[Array, "... H Dv"]:
     return v.astype(jnp.float32)
 
 
+def rule_decay(g: Float[Array, "... H"]) -> Float[Array, "... H"]:
+    """`exp(g)` of all columns at once.
+
+    Inside the loop over columns the compiler takes the exponential of one number or of a
+    vector of them, by the size of the batch, and the two differ in the last bit.
+    """
+    return jax.lax.optimization_barrier(jnp.exp(g))
+
+
 def delta_update(
     state: Float[Array, "B H Dv Dk"],
     k: Float[Array, "B H Dk"],
     v: Float[Array, "B H Dv"],
-    g: Float[Array, "B H"],
+    decay: Float[Array, "B H"],
     beta: Float[Array, "B H"],
 ) -> Float[Array, "B H Dv Dk"]:
     """One token's change of the state: of every step, and of the fold of recorded tokens.
 
-    Written as products and sums over the last axis, so that a row's arithmetic does not
-    depend on which other rows are in the batch.
+    `decay` is exp(g), see `rule_decay`. Written as products and sums over the last axis, so that
+    a row's arithmetic does not depend on which other rows are in the batch. The barrier leaves
+    one product for the last sum: of two, the compiler fuses one or the other into the addition,
+    by the size of the batch.
     """
-    state = jnp.exp(g)[..., None, None] * state
+    state = jax.lax.optimization_barrier(decay[..., None, None] * state)
     error = beta[..., None] * (v - jnp.sum(state * k[..., None, :], axis=-1))
     return state + error[..., None] * k[..., None, :]
 
@@ -82,11 +93,11 @@ def delta_step(
     q: Float[Array, "B H Dk"],
     k: Float[Array, "B H Dk"],
     v: Float[Array, "B H Dv"],
-    g: Float[Array, "B H"],
+    decay: Float[Array, "B H"],
     beta: Float[Array, "B H"],
 ) -> tuple[Float[Array, "B H Dv Dk"], Float[Array, "B H Dv"]]:
-    """One token: returns the new state and the output."""
-    state = delta_update(state, k, v, g, beta)
+    """One token: returns the new state and the output. `decay` is exp(g)."""
+    state = delta_update(state, k, v, decay, beta)
     return state, jnp.sum(state * q[..., None, :], axis=-1)
 
 
@@ -106,7 +117,8 @@ def recurrent_delta_rule(
     number is not known to the compiler, every program runs the same loop: a loop of known
     length 1 is merged with what stands around it and rounds differently.
     """
-    columns = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), (q, k, v, g, beta))
+    columns = (q, k, v, rule_decay(g), beta)
+    columns = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), columns)
     most = jnp.int32(v.shape[1]) if most is None else most
 
     def body(carry):

@@ -25,6 +25,7 @@ from ninfer_jax.model.config import TextConfig
 from ninfer_jax.model.delta_rule import (
     delta_update,
     recurrent_delta_rule,
+    rule_decay,
     rule_inputs,
     rule_key,
     rule_value,
@@ -181,12 +182,13 @@ def fold_columns(state, key, value, g, beta, count):
     Walks to the largest count only: a round that accepted little folds little.
     """
     key, value = rule_key(key, value.shape[2]), rule_value(value)
+    decays = rule_decay(g)
 
     def body(carry):
         column, state = carry
         k, v, decay, strength = (
             jax.lax.dynamic_index_in_dim(x, column, axis=1, keepdims=False)
-            for x in (key, value, g, beta)
+            for x in (key, value, decays, beta)
         )
         new = delta_update(state, k, v, decay, strength)
         live = (column < count)[:, None, None, None]

@@ -75,7 +75,8 @@ def assert_same_payloads(first: Artifact, second: Artifact) -> None:
 def test_the_demo_survives(tmp_path):
     with open_artifact(DEMO) as demo:
         export_compressed_tensors(demo, tmp_path / "model")
-        path = convert(tmp_path / "model", tmp_path / "back.ninfer", "nvfp4")
+        drafter = tmp_path / "model" / "dflash2"
+        path = convert(tmp_path / "model", tmp_path / "back.ninfer", "nvfp4", dflash2=drafter)
         with open_artifact(path) as back:
             assert_same_payloads(demo, back)
 

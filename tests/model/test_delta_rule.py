@@ -155,7 +155,7 @@ def test_unit_lower_inverse_jvp():
 
 def scanned(q, k, v, g, beta, state):
     """The recurrence as a scan, which can be differentiated."""
-    columns = [jnp.moveaxis(x, 1, 0) for x in (q, k, v, g, beta)]
+    columns = [jnp.moveaxis(x, 1, 0) for x in (q, k, v, jnp.exp(g), beta)]
     state, out = jax.lax.scan(lambda kept, column: delta_step(kept, *column), state, columns)
     return jnp.moveaxis(out, 0, 1), state
 

@@ -30,14 +30,14 @@ def test_there_and_back_with_proof(tmp_path):
     there = run(demo, tmp_path / "orbax", "--verify")
     assert there.returncode == 0, there.stderr
     assert "demo.ninfer sha256 " in there.stdout
-    assert "48 objects are the same on both sides, byte for byte" in there.stdout
+    assert "92 objects are the same on both sides, byte for byte" in there.stdout
     back = run(tmp_path / "orbax", tmp_path / "back.ninfer", "--verify")
     assert back.returncode == 0, back.stderr
     assert there.stderr == back.stderr == ""
     assert (tmp_path / "back.ninfer").stat().st_size == demo.stat().st_size
     split = run(demo, tmp_path / "split.ninfer", "--file-limit", 2_000_000, "--verify")
     assert split.returncode == 0, split.stderr
-    assert len(list(tmp_path.glob("split.ninfer*"))) == 3
+    assert len(list(tmp_path.glob("split.ninfer*"))) == 5
     only = run(tmp_path / "back.ninfer", tmp_path / "split.ninfer", "--verify")
     assert only.returncode == 0 and "written" not in only.stdout
     answer = subprocess.run(
@@ -124,7 +124,8 @@ def test_compressed_tensors_there_and_back(tmp_path):
     demo = find_artifact("demo")
     there = run(demo, tmp_path / "hf", "--to", "huggingface")
     assert there.returncode == 0, there.stderr
-    back = run(tmp_path / "hf", tmp_path / "back.ninfer", "--profile", "nvfp4")
+    drafter = ["--dflash2", tmp_path / "hf" / "dflash2"]
+    back = run(tmp_path / "hf", tmp_path / "back.ninfer", "--profile", "nvfp4", *drafter)
     assert back.returncode == 0, back.stderr
     with open_artifact(demo) as one, open_artifact(tmp_path / "back.ninfer") as two:
         assert one.bindings.keys() == two.bindings.keys()

@@ -65,7 +65,7 @@ def test_the_production_config_names_the_missing_file_and_the_demo(tmp_path):
         (("--config", "demo.py", "--max-contxt", "1"), "--max-context"),
         (("--config", "dmo.py"), "demo.py"),
         (("--config", "demo.py", "--max-context", "+8"), "+8"),
-        (("--config", "demo.py", "--spec", "dflash2", "--draft-tokens", "8"), "not available"),
+        (("--config", "demo.py", "--kv-dtype", "int8"), "not available"),
         (("/nowhere/x.ninfer",), "/nowhere/x.ninfer"),
     ],
 )

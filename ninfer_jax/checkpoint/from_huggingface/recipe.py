@@ -77,7 +77,8 @@ def plan_parameter(
 
 
 def _words_wanted(planned: Planned, profile: str) -> Planned:
-    if profile != "nvfp4" or planned.parameter.component == "proposal":
+    chosen = planned.parameter.component == "proposal" and planned.location.rows is not None
+    if profile != "nvfp4" or chosen:
         raise _quantised_already(planned)
     if planned.location.axes != "as stored":
         raise ArtifactError(
