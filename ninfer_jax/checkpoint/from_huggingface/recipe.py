@@ -19,7 +19,7 @@ from ninfer_jax.artifact.nvfp4 import BLOCK
 from ninfer_jax.artifact.parameters import Parameter, parameter_format
 from ninfer_jax.checkpoint.packed_integers import packed_columns
 from ninfer_jax.checkpoint.safetensors import Safetensors
-from ninfer_jax.checkpoint.tensor_names import Location
+from ninfer_jax.checkpoint.tensor_names import ChosenRows, Location
 from ninfer_jax.errors import ArtifactError
 
 FLOATS = ("BF16", "F16", "F32")
@@ -52,6 +52,11 @@ class Planned:
         """Name of the tensor without `.weight`: quantised words hang below it."""
         return self.location.tensor.removesuffix(".weight")
 
+    @property
+    def has_chosen_rows(self) -> bool:
+        """Whether it is made of single rows of the tensor: quantised words cannot be taken."""
+        return isinstance(self.location.rows, ChosenRows)
+
 
 def plan_parameter(
     parameter: Parameter, tensors: Safetensors, location: Location, profile: str
@@ -77,8 +82,7 @@ def plan_parameter(
 
 
 def _words_wanted(planned: Planned, profile: str) -> Planned:
-    chosen = planned.parameter.component == "proposal" and planned.location.rows is not None
-    if profile != "nvfp4" or chosen:
+    if profile != "nvfp4" or planned.has_chosen_rows:
         raise _quantised_already(planned)
     if planned.location.axes != "as stored":
         raise ArtifactError(
@@ -98,7 +102,7 @@ def _quantised_already(planned: Planned) -> ArtifactError:
 
 def _grouped(planned: Planned) -> Planned:
     """Words of the one format that their shapes fit, the requested one first."""
-    if planned.parameter.component == "proposal" and planned.location.rows is not None:
+    if planned.has_chosen_rows:
         raise _quantised_already(planned)
     rows, columns = planned.location.shape[0], math.prod(planned.location.shape[1:])
     tensors, module = planned.tensors, planned.module
