@@ -74,6 +74,7 @@ class ServedDemo:
         config = resolve(ServeConfig, [*SETTINGS, *flags], program="bench").config
         config = dataclasses.replace(config, model=str(find_artifact(config.model)))
         built = build_engine(config, log=lambda line: None)
+        self.programs = built.programs
         self.recorder = Recorder(built.engine)
         service = Service(config)
         service.attach(dataclasses.replace(built, engine=self.recorder))

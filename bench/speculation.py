@@ -4,8 +4,9 @@
 
 Held-out prompts of every workload go through the server one at a time. First no drafter, MTP
 with K = 3 and DFlash2 with K = 7 take turns prompt by prompt, at temperature 0 and 0.6; then
-every K on two workloads. Decode speed is the engine's own: tokens behind the first over the time
-of the rounds. Plots go to `docs/`.
+every K takes turns with no drafter on two workloads. Decode speed is the engine's own: tokens
+behind the first over the time of the rounds. As the speed of a machine drifts, it is also given
+as `times_none`, a ratio within the turns. Plots go to `docs/`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ from ninfer_jax.demo.generator import SCORED, generate
 
 WORKLOADS = ("reasoning", "structured", "chinese", "tools", "story")
 SWEPT = ("reasoning", "story")
-MAIN = (("none", 0), ("mtp", 3), ("dflash2", 7))
+Choice = tuple[str, int]
+"""A drafter and its K."""
+
+NONE: Choice = ("none", 0)
+MAIN: tuple[Choice, ...] = (NONE, ("mtp", 3), ("dflash2", 7))
 SWEEP = {"mtp": range(1, 6), "dflash2": range(1, 11)}
 TEMPERATURES = (0.0, 0.6)
 SEED = 30_000
@@ -87,48 +92,57 @@ def served(drafter: str, draft_tokens: int) -> ServedDemo:
     return ServedDemo(*flags)
 
 
-def put(report: Report, workload: str, drafter: str, draft_tokens: int, total: Total) -> None:
+def put(report: Report, workload: str, choice: Choice, total: Total, base: Total) -> None:
     """Where a result stands in the report: `none` has no K level."""
-    place = report.setdefault(workload, {})
+    drafter, draft_tokens = choice
+    place, numbers = report.setdefault(workload, {}), total.report()
     if drafter == "none":
-        place[drafter] = total.report()
-    else:
-        place.setdefault(drafter, {})[str(draft_tokens)] = total.report()
+        place[drafter] = numbers
+        return
+    numbers["times_none"] = numbers["decode_tok_s"] / base.report()["decode_tok_s"]
+    place.setdefault(drafter, {})[str(draft_tokens)] = numbers
 
 
-def take_turns(report: Report, count: int) -> None:
-    """The main comparison."""
+def take_turns(
+    servers: dict[Choice, ServedDemo], workload: str, temperature: float, count: int
+) -> dict[Choice, Total]:
+    """Every server answers every prompt, prompt by prompt."""
+    samples, totals = prompts(workload, count), {choice: Total() for choice in servers}
+    for server in servers.values():
+        server.ask(samples[0], temperature, SEED)
+    for number, sample in enumerate(samples):
+        for choice, server in servers.items():
+            totals[choice].add(server.ask(sample, temperature, SEED + number))
+    return totals
+
+
+def comparison(report: Report, count: int) -> None:
+    """The main table: one K of each drafter, all workloads, two temperatures."""
     servers = {choice: served(*choice) for choice in MAIN}
     for temperature, workload in itertools.product(TEMPERATURES, WORKLOADS):
-        totals = {choice: Total() for choice in MAIN}
-        samples = prompts(workload, count)
-        for server in servers.values():
-            server.ask(samples[0], temperature, SEED)
-        for number, sample in enumerate(samples):
-            for choice, server in servers.items():
-                totals[choice].add(server.ask(sample, temperature, SEED + number))
+        totals = take_turns(servers, workload, temperature, count)
         name = workload if temperature == 0 else f"{workload}@{temperature:g}"
         for choice, total in totals.items():
-            put(report, name, *choice, total)
+            put(report, name, choice, total, totals[NONE])
         print_rows(report, name)
     for server in servers.values():
         server.close()
 
 
 def sweep(report: Report, count: int, quick: bool) -> None:
-    """Every K of every drafter on some workloads, greedy."""
+    """The other K of every drafter on some workloads, greedy."""
+    plain = served(*NONE)
     for drafter, lengths in SWEEP.items():
         for draft_tokens in list(lengths)[:: 3 if quick else 1]:
-            if (drafter, draft_tokens) in MAIN:
+            choice = (drafter, draft_tokens)
+            if choice in MAIN:
                 continue
-            server = served(drafter, draft_tokens)
+            servers = {NONE: plain, choice: served(*choice)}
             for workload in SWEPT:
-                samples, total = prompts(workload, count), Total()
-                server.ask(samples[0], 0.0, SEED)
-                for number, sample in enumerate(samples):
-                    total.add(server.ask(sample, 0.0, SEED + number))
-                put(report, workload, drafter, draft_tokens, total)
-            server.close()
+                totals = take_turns(servers, workload, 0.0, count)
+                put(report, workload, choice, totals[choice], totals[NONE])
+            servers[choice].close()
+    plain.close()
     for workload in SWEPT:
         print_rows(report, workload)
 
@@ -136,7 +150,6 @@ def sweep(report: Report, count: int, quick: bool) -> None:
 def print_rows(report: Report, workload: str) -> None:
     """The table of one workload."""
     found = report[workload]
-    base = found["none"]["decode_tok_s"]
     rows = [("none", "", found["none"])]
     for drafter in SWEEP:
         by_length = found.get(drafter, {})
@@ -149,7 +162,7 @@ def print_rows(report: Report, workload: str) -> None:
             f"{workload:15s} {drafter:8s} {length:>3s} | tokens/round "
             f"{numbers['tokens_per_round']:.2f} | accepted {share:7s} | first "
             f"{first[0] if first else 0:.2f} | decode {numbers['decode_tok_s']:7.1f} tok/s "
-            f"{numbers['decode_tok_s'] / base:.2f}x",
+            f"{numbers.get('times_none', 1):.2f}x",
             flush=True,
         )
 
@@ -175,10 +188,9 @@ def plot(report: Report, path: Path) -> None:
         axis.xaxis.get_major_locator().set_params(integer=True)
     axes[0].legend(fontsize=8)
     for workload in SWEPT:
-        base = report[workload]["none"]["decode_tok_s"]
         for drafter in SWEEP:
             found = sorted((int(k), v) for k, v in report[workload][drafter].items())
-            speeds = [numbers["decode_tok_s"] / base for _, numbers in found]
+            speeds = [numbers["times_none"] for _, numbers in found]
             axes[2].plot([k for k, _ in found], speeds, marker="o", label=f"{workload}, {drafter}")
     axes[2].axhline(1, color="grey", linewidth=0.8)
     axes[2].set(title="decode speed", xlabel="K", ylabel="times no drafting", ylim=(0, None))
@@ -197,7 +209,7 @@ def main() -> None:
     options = parser.parse_args()
     report: Report = {}
     print(machine("jax", "jaxlib", model="ninfer-demo", kv="bf16", lanes=1))
-    take_turns(report, 6 if options.quick else 100)
+    comparison(report, 6 if options.quick else 100)
     sweep(report, 3 if options.quick else 10, options.quick)
     plot(report, options.plot)
     write_result(options.json, report)

@@ -43,9 +43,13 @@ ROUNDS_PER_DISPATCH = 32
 
 @dataclasses.dataclass(frozen=True)
 class BuiltEngine:
-    """A running engine with the front end of its artifact."""
+    """A running engine with the front end of its artifact.
+
+    `programs` belong to the engine's thread; benchmarks read their compiled text.
+    """
 
     engine: Engine
+    programs: DevicePrograms
     tokenizer: Tokenizer
     template: ChatTemplate
     info: EngineInfo
@@ -173,4 +177,4 @@ def build_engine(config: ServeConfig, *, log: Callable[[str], None]) -> BuiltEng
         details={"jax": jax.__version__, "implementation": "reference"},
     )
     engine = Engine(info, programs, rounds_per_dispatch=ROUNDS_PER_DISPATCH)
-    return BuiltEngine(engine, tokenizer, template, info)
+    return BuiltEngine(engine, programs, tokenizer, template, info)

@@ -283,15 +283,16 @@ class DFlash2Drafter:
         rings = ring_rows(state, self.codec, anchors.slots)
         hidden = module(decoder.embedding(ids), positions, rings, seen)
         logits, tokens = draft_logits(decoder, weights, hidden)
-        candidates = best_candidates(logits, tokens, self.config.top_k)
-        edges = module.selector.edges(hidden, candidates, anchors.token)
-        if sampling is None:
-            greedy = jnp.zeros((batch,), jnp.float32)
-            return Proposal(walk(candidates, edges, greedy, None).tokens), state
-        seed = tuple(half[:, None] for half in sampling.seed)
-        uniforms = uniform(seed, positions[:, :-1], Purpose.PROPOSAL)
-        walked = walk(candidates, edges, sampling.temperature, uniforms)
-        return Proposal(walked.tokens, candidates.ids, walked.probabilities), state
+        with jax.named_scope("selector"):
+            candidates = best_candidates(logits, tokens, self.config.top_k)
+            edges = module.selector.edges(hidden, candidates, anchors.token)
+            if sampling is None:
+                greedy = jnp.zeros((batch,), jnp.float32)
+                return Proposal(walk(candidates, edges, greedy, None).tokens), state
+            seed = tuple(half[:, None] for half in sampling.seed)
+            uniforms = uniform(seed, positions[:, :-1], Purpose.PROPOSAL)
+            walked = walk(candidates, edges, sampling.temperature, uniforms)
+            return Proposal(walked.tokens, candidates.ids, walked.probabilities), state
 
 
 def wants_draft(

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from ninfer_jax.model.ranking import best
+
 CANDIDATES = 20
 NOT_FINITE = -1
 """Token of a row whose logits are not finite: the round fails for that row."""
@@ -52,9 +54,7 @@ def target_distribution(adjusted: Float[Array, "B V"], rows: SamplingRows) -> Di
     The top-p mass is measured against the mass of the top-k set. The first candidate always
     stays. Rows with temperature 0 get a one-hot distribution on the best candidate.
     """
-    # top_k ranks -0.0 below 0.0; as one number, the lower id wins the tie.
-    ranked = jnp.where(adjusted == 0, 0.0, adjusted)
-    values, ids = jax.lax.top_k(ranked, min(CANDIDATES, ranked.shape[-1]))
+    values, ids = best(adjusted, min(CANDIDATES, adjusted.shape[-1]))
     rank = jnp.arange(values.shape[-1])
     greedy = (rows.temperature <= 0)[:, None]
     temperature = jnp.where(greedy, 1.0, rows.temperature[:, None])

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int
 
 from ninfer_jax.model.draft_config import DFlash2Config
 from ninfer_jax.model.layers import Linear
+from ninfer_jax.model.ranking import best
 from ninfer_jax.model.weights import MatrixSpec
 from ninfer_jax.quantization.weights import dense
 
@@ -55,9 +56,7 @@ def best_candidates(
     `ids` maps columns to token ids and must ascend, so that the lower column has the lower id;
     None where columns are ids.
     """
-    # top_k ranks -0.0 below 0.0; as one number, the lower id wins the tie.
-    ranked = jnp.where(logits == 0, 0.0, logits)
-    scores, columns = jax.lax.top_k(ranked, count)
+    scores, columns = best(logits, count)
     return Candidates(columns if ids is None else ids[columns], scores)
 
 
@@ -138,9 +137,8 @@ class CandidateSelector(nnx.Module):
         self, hidden: Float[Array, "B K D"], candidates: Candidates, anchor: Int[Array, "B"]
     ) -> Float[Array, "B K C C"]:
         """See `edge_scores`."""
-        with jax.named_scope("selector"):
-            tables = []
-            for parameter in (self.predecessors, self.successors):
-                (weight,) = parameter.get_value()
-                tables.append(dense(weight, hidden.dtype).matrix)
-            return edge_scores(candidates, self.hidden_projection(hidden), anchor, *tables)
+        tables = []
+        for parameter in (self.predecessors, self.successors):
+            (weight,) = parameter.get_value()
+            tables.append(dense(weight, hidden.dtype).matrix)
+        return edge_scores(candidates, self.hidden_projection(hidden), anchor, *tables)
