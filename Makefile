@@ -15,6 +15,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 \
 	then command -v "$$p"; break; fi; done)
 ORACLE_PYTHON ?= $(shell command -v python3)
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1
+DEMO := --config demo.py --spec dflash2 --draft-tokens 7
 
 .PHONY: demo test test-slow test-oracle bench lint clean
 
@@ -36,9 +37,9 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1
 
 demo: .venv/.core
 ifdef PROMPT
-	@.venv/bin/python -m ninfer_jax.generate --config demo.py --prompt "$(PROMPT)"
+	@.venv/bin/python -m ninfer_jax.generate $(DEMO) --show-drafts --prompt "$(PROMPT)"
 else
-	@.venv/bin/python -m ninfer_jax.serve --config demo.py
+	@.venv/bin/python -m ninfer_jax.serve $(DEMO)
 endif
 
 test: .venv/.test

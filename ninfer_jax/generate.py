@@ -76,9 +76,12 @@ def run(config: GenerateConfig) -> int:
             template=model.template,
             max_context=model.info.max_context,
         )
-        finished, ids = answer(model.engine, request, stdout=sys.stdout, stderr=sys.stderr)
-        shown_ids = ids if config.print_token_ids else None
+        finished, output = answer(model.engine, request, stdout=sys.stdout, stderr=sys.stderr)
+        shown_ids = output.ids if config.print_token_ids else None
         print(summary(finished, model.engine.counters(), shown_ids), file=sys.stderr)
+        if config.show_drafts:
+            print("\naccepted drafts in brackets:", file=sys.stderr)
+            print(output.marked(model.tokenizer), file=sys.stderr)
     finally:
         model.engine.close()
     return 0

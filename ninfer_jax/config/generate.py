@@ -101,6 +101,12 @@ class GenerateConfig:
     print_token_ids: bool = option(
         False, Switch(), "list the output ids in the summary", group=OUTPUT
     )
+    show_drafts: bool = option(
+        False,
+        Switch(),
+        "print the output once more, with accepted drafts in brackets",
+        group=OUTPUT,
+    )
     json: bool = option(False, Switch(), "the answer is one JSON object", group=OUTPUT)
     json_schema: str | None = option(
         None, file_path(), "the answer follows this schema", group=OUTPUT

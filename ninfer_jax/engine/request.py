@@ -201,11 +201,15 @@ class Progress:
 
 @dataclasses.dataclass(frozen=True)
 class Delta:
-    """Text that became safe to show, and the tokens committed with it."""
+    """Text that became safe to show, and the tokens committed with it.
+
+    `drafted` says of each token whether a drafter had guessed it; empty where nothing was drafted.
+    """
 
     reasoning: str
     content: str
     token_ids: tuple[int, ...]
+    drafted: tuple[bool, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

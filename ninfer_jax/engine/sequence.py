@@ -81,6 +81,7 @@ class Sequence:
         self.output_ids: list[int] = []
         self.pending: Pending | None = Pending()
         self._settled: int | None = None
+        self._drafted: tuple[bool, ...] = ()
         self.drafts = DraftCounts()
         self.timeline = Timeline(submitted)
         self.page_demand = pages_for(total_tokens(request.prompt_ids, request.max_tokens))
@@ -175,6 +176,13 @@ class Sequence:
         self.drafts.add(rounds, drafting)
         if drafting.draft_tokens:
             self._settled = sum(len(one.tokens) for one in rounds[:-1])
+            self._drafted = tuple(
+                index < one.accepted for one in rounds for index in range(len(one.tokens))
+            )
+
+    def drafted(self, commit: Commit) -> tuple[bool, ...]:
+        """Which of the tokens just decoded were accepted drafts; () where nothing was drafted."""
+        return self._drafted[: len(commit.token_ids)]
 
     def preview(self, produced: collections.abc.Sequence[int]) -> Commit:
         """Walks the produced tokens one by one and decides how many are kept.

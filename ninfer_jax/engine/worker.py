@@ -36,6 +36,7 @@ from ninfer_jax.engine.timeline import Pace, UnitClock
 from ninfer_jax.engine.units import PendingDecode, PendingPrefill, PrefillUnit, Programs
 from ninfer_jax.errors import NInferError, NumericalError, QueueTimeoutError, UnavailableError
 
+_NOTHING = Delta("", "", ())
 _log = logging.getLogger(__name__)
 
 SHUTTING_DOWN = "the server is shutting down; send the request again later"
@@ -189,7 +190,7 @@ class Worker:
             return
         for sequence in self._roster.everyone():
             if sequence.request_id in self._cancelled:
-                self._finish(sequence, FinishReason.CANCELLED, (), ("", ""))
+                self._finish(sequence, FinishReason.CANCELLED)
         self._cancelled.clear()
 
     # Units.
@@ -229,7 +230,7 @@ class Worker:
         if first is not None:
             self._commit(sequence, [first])
         elif prompt_complete:
-            self._finish(sequence, sequence.limit_reason, (), ("", ""))
+            self._finish(sequence, sequence.limit_reason)
 
     def _complete_decode(self, decode: _Decode) -> None:
         rounds = decode.pending.result()
@@ -259,10 +260,11 @@ class Worker:
             self._end(sequence, Failed(NInferError("the output could not be turned into text")))
             return 0
         sequence.commit(commit, self._clock())
+        delta = Delta(*text, commit.token_ids, sequence.drafted(commit))
         if commit.finish is not None:
-            self._finish(sequence, commit.finish, commit.token_ids, text)
+            self._finish(sequence, commit.finish, delta)
         elif commit.token_ids:
-            self._outbox.put(sequence, Delta(*text, commit.token_ids))
+            self._outbox.put(sequence, delta)
         if commit.non_finite:
             message = (
                 f"the model produced a logit that is not finite at position {sequence.known} "
@@ -273,23 +275,18 @@ class Worker:
 
     # Ends.
 
-    def _finish(
-        self,
-        sequence: Sequence,
-        reason: FinishReason,
-        token_ids: tuple[int, ...],
-        text: tuple[str, str],
-    ) -> None:
+    def _finish(self, sequence: Sequence, reason: FinishReason, last: Delta = _NOTHING) -> None:
         """Ends a sequence in order: a last delta with all text held back, then `Finished`."""
-        reasoning, content = text
         try:
-            held_reasoning, held_content = sequence.closing_text()
-            reasoning, content = reasoning + held_reasoning, content + held_content
+            reasoning, content = sequence.closing_text()
+            last = dataclasses.replace(
+                last, reasoning=last.reasoning + reasoning, content=last.content + content
+            )
         except Exception:
             # What was committed stays committed; only text held back is lost.
             _log.exception("request %d: its output could not be ended", sequence.request_id)
-        if reasoning or content or token_ids:
-            self._outbox.put(sequence, Delta(reasoning, content, token_ids))
+        if last.reasoning or last.content or last.token_ids:
+            self._outbox.put(sequence, last)
         timing = sequence.timeline.timing(self._clock())
         drafts = sequence.drafts.total()
         self._tally.drafts(drafts)

@@ -1,6 +1,6 @@
 """Dimensions of the text decoder, read from an artifact's component config.
 
-The same code is the 4 MB demo and the 27B model; `docs/artifact.md` section 7 lists the
+The same code is the small demo and the 27B model; `docs/artifact.md` section 7 lists the
 members. Rules are checked here so that everything behind may rely on them.
 """
 

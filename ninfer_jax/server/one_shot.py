@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
+import itertools
 import queue
 from pathlib import Path
 from typing import Any, TextIO
@@ -156,23 +158,50 @@ def prepare_one_shot(
     )
 
 
+@dataclasses.dataclass
+class Output:
+    """The tokens of an output, and of each whether it was an accepted draft."""
+
+    ids: list[int] = dataclasses.field(default_factory=list)
+    drafted: list[bool] = dataclasses.field(default_factory=list)
+
+    def add(self, delta: Delta) -> None:
+        """Appends what was committed with a delta."""
+        self.ids.extend(delta.token_ids)
+        self.drafted.extend(delta.drafted or [False] * len(delta.token_ids))
+
+    def marked(self, tokenizer: Tokenizer) -> str:
+        """The text of all tokens, runs of accepted drafts in brackets.
+
+        A character made of several tokens stands where its last one does.
+        """
+        characters, parts = codecs.getincrementaldecoder("utf-8")("replace"), []
+        for drafted, run in itertools.groupby(
+            zip(self.ids, self.drafted, strict=True), key=lambda pair: pair[1]
+        ):
+            data = b"".join(tokenizer.token_bytes(token, hide_special=False) for token, _ in run)
+            text = characters.decode(data)
+            parts.append(f"[{text}]" if drafted else text)
+        return "".join((*parts, characters.decode(b"", final=True)))
+
+
 def answer(
     engine: Engine, request: Request, *, stdout: TextIO, stderr: TextIO
-) -> tuple[Finished, list[int]]:
-    """Runs a request and prints it; returns its outcome and the output ids.
+) -> tuple[Finished, Output]:
+    """Runs a request and prints it; returns its outcome and the output.
 
     Raises the engine's error if it fails. On an interrupt the request is cancelled first.
     """
     events: queue.SimpleQueue[OutputEvent] = queue.SimpleQueue()
     engine.submit(request, events.put)
-    ids: list[int] = []
+    output = Output()
     printer = AnswerPrinter(stdout)
     reasoning_shown = False
     try:
         while True:
             event = events.get()
             if isinstance(event, Delta):
-                ids.extend(event.token_ids)
+                output.add(event)
                 if event.reasoning:
                     reasoning_shown = True
                     stderr.write(event.reasoning)
@@ -193,4 +222,4 @@ def answer(
     if reasoning_shown:
         stderr.write("\n")
     printer.end()
-    return event, ids
+    return event, output

@@ -71,12 +71,14 @@ def answers(built) -> tuple[list[list[int]], list[Finished]]:
     """Greedy tokens of every sample, two requests at a time."""
     tokens: list[list[int]] = [[] for _ in samples()]
     outcomes: list = [None] * len(tokens)
+    guessed = [0] * len(tokens)
     slots = threading.Semaphore(2)
     done = threading.Event()
 
     def sink(index: int, event) -> None:
         if isinstance(event, Delta):
             tokens[index].extend(event.token_ids)
+            guessed[index] += sum(event.drafted)
         elif isinstance(event, Finished | Failed):
             outcomes[index] = event
             slots.release()
@@ -98,6 +100,10 @@ def answers(built) -> tuple[list[list[int]], list[Finished]]:
     recompilations = built.engine.counters().recompilations
     built.engine.close()
     assert recompilations == 0
+    for outcome, count in zip(outcomes, guessed, strict=True):
+        drafts = outcome.speculation
+        # What a stop token cuts off was accepted, but never became output.
+        assert 0 <= drafts.accepted_tokens - count <= drafts.draft_window
     return tokens, outcomes
 
 
