@@ -347,6 +347,15 @@ def test_nothing_is_compiled_after_start(programs):
     assert programs.recompilations == before
 
 
+def test_no_program_sorts_the_vocabulary(programs):
+    """A few best candidates are searched for, and greedy programs not even that."""
+    for greedy in (True, False):
+        for key in (("first", greedy), ("decode", 2, greedy), ("decode", 4, greedy)):
+            text = programs.compiled(*key).as_text()
+            assert " sort(" not in text, key
+            assert ("TopK" in text) != greedy, key
+
+
 def test_a_fresh_compilation_is_counted(programs):
     before = programs.recompilations
     jax.jit(lambda x: x * 3 + before + 0.123)(np.float32(1)).block_until_ready()
