@@ -25,7 +25,7 @@ from ninfer_jax.model.dflash2 import DFlash2
 from ninfer_jax.model.draft_config import DFlash2Config
 from ninfer_jax.model.mtp import MultiTokenPrediction
 from ninfer_jax.model.weights import as_weights, initial_arrays, spec_tree
-from ninfer_jax.quantization.kv import CODECS
+from ninfer_jax.quantization.kv import CODECS, KvCodec
 from ninfer_jax.quantization.weights import DenseWeight
 from tests.model.building import Model, small_model
 
@@ -65,26 +65,30 @@ def draft_config(model: Model) -> DFlash2Config:
     )
 
 
-def random_weights(module: nnx.Module, seed: int) -> tuple[nnx.GraphDef, dict]:
+def random_weights(
+    module: nnx.Module, seed: int, dtype: jnp.dtype = F32
+) -> tuple[nnx.GraphDef, dict]:
     """Graph and weights of a module; everything random, also what starts as an identity."""
     graph, _ = nnx.split(module)
     arrays = initial_arrays(module, seed)
     leaves, treedef = jax.tree.flatten(arrays)
     rng = np.random.RandomState(seed)
     noisy = [leaf + 0.1 * rng.standard_normal(leaf.shape).astype(np.float32) for leaf in leaves]
-    return graph, as_weights(spec_tree(module), jax.tree.unflatten(treedef, noisy), F32)
+    return graph, as_weights(spec_tree(module), jax.tree.unflatten(treedef, noisy), dtype)
 
 
 @functools.cache
-def random_drafter(name: str, draft_tokens: int, seed: int = 0) -> tuple[Drafter, DrafterWeights]:
+def random_drafter(
+    name: str, draft_tokens: int, seed: int = 0, codec: KvCodec = CODEC, dtype: jnp.dtype = F32
+) -> tuple[Drafter, DrafterWeights]:
     """An untrained MTP or DFlash2 drafter."""
     model = small_model()
     if name == "mtp":
-        graph, weights = random_weights(MultiTokenPrediction(model.config), seed)
-        return MtpDrafter(graph, CODEC, draft_tokens), DrafterWeights(weights)
+        graph, weights = random_weights(MultiTokenPrediction(model.config), seed, dtype)
+        return MtpDrafter(graph, codec, draft_tokens), DrafterWeights(weights)
     config = draft_config(model)
-    graph, weights = random_weights(DFlash2(config), seed)
-    return DFlash2Drafter(graph, config, CODEC, draft_tokens), DrafterWeights(weights)
+    graph, weights = random_weights(DFlash2(config), seed, dtype)
+    return DFlash2Drafter(graph, config, codec, draft_tokens), DrafterWeights(weights)
 
 
 def proposal_head(model: Model, ids: np.ndarray) -> ProposalHead:
