@@ -27,6 +27,7 @@ from ninfer_jax.model.mtp import MultiTokenPrediction
 from ninfer_jax.model.weights import as_weights, initial_arrays, spec_tree
 from ninfer_jax.quantization.kv import CODECS, KvCodec
 from ninfer_jax.quantization.weights import DenseWeight
+from ninfer_jax.testing.replay_drafter import replay_drafter
 from tests.model.building import Model, small_model
 
 SHAPE = ProgramShape(
@@ -37,6 +38,11 @@ SHAPE = ProgramShape(
     prefill_buckets=(64,),
     rounds_per_dispatch=8,
 )
+ONE_BUCKET = dataclasses.replace(SHAPE, lane_buckets=(4,))
+WHOLE = (("mtp", 4), ("dflash2", 7))
+"""Drafters of which every program is compiled; of others those that most tests run."""
+PROMPTS = {0: 5, 1: 60, 2: 33, 3: 64}
+"""Slot -> length of its prompt."""
 GREEDY = SamplingParams(temperature=0.0)
 F32 = jnp.dtype(jnp.float32)
 CODEC = CODECS["f32"]
@@ -98,15 +104,23 @@ def proposal_head(model: Model, ids: np.ndarray) -> ProposalHead:
     return ProposalHead((DenseWeight(weight.matrix[ids]),), jnp.asarray(ids))
 
 
+class GreedyPrograms(DevicePrograms):
+    """Without the programs for sampled rows, which take half of the time to compile."""
+
+    def _jitted(self):
+        return {key: one for key, one in super()._jitted().items() if key[-1] is not False}
+
+
 def make_programs(
     drafter: tuple[Drafter, DrafterWeights] | None,
     model: Model | None = None,
     shape: ProgramShape = SHAPE,
+    kind: type[DevicePrograms] = DevicePrograms,
 ) -> DevicePrograms:
     """Compiled programs in f32."""
     model = model or small_model()
     static, weights = drafter or (None, None)
-    programs = DevicePrograms(
+    programs = kind(
         model.config,
         ProgramModel(model.graph, CODEC, static),
         ProgramWeights(model.weights, weights),
@@ -212,3 +226,52 @@ def run(programs: DevicePrograms, lanes: list[Lane], count: int, rounds: int = 8
 def prompt(seed: int, length: int) -> np.ndarray:
     """Random addressable ids."""
     return np.random.RandomState(seed).randint(0, small_model().config.addressable_ids, length)
+
+
+def lanes(slots=PROMPTS, **options) -> list[Lane]:
+    """Fresh lanes with the prompts of their slots."""
+    return [Lane(slot, prompt(slot, PROMPTS[slot]), **options) for slot in slots]
+
+
+def started(programs: DevicePrograms, group: list[Lane]) -> list[Lane]:
+    """The lanes behind their prompts."""
+    for lane in group:
+        lane.prefill(programs)
+    return group
+
+
+# Programs are compiled once for all tests of a process: that is most of their time.
+
+
+@functools.cache
+def plain() -> DevicePrograms:
+    """Without a drafter."""
+    return make_programs(None, shape=ONE_BUCKET)
+
+
+@functools.cache
+def drafted(name: str, draft_tokens: int) -> DevicePrograms:
+    """With a random drafter."""
+    drafter = random_drafter(name, draft_tokens)
+    if (name, draft_tokens) in WHOLE:
+        return make_programs(drafter)
+    return make_programs(drafter, shape=ONE_BUCKET, kind=GreedyPrograms)
+
+
+@functools.cache
+def reference() -> dict[int, list[int]]:
+    """Greedy tokens of every lane without a drafter."""
+    group = started(plain(), lanes())
+    run(plain(), group, 90)
+    return {lane.slot: lane.tokens[:90] for lane in group}
+
+
+@functools.cache
+def replay(draft_tokens: int) -> DevicePrograms:
+    """With a drafter that knows the greedy text of all lanes."""
+    record = np.zeros((SHAPE.slots, SHAPE.max_context), np.int32)
+    for slot, tokens in reference().items():
+        text = np.concatenate([prompt(slot, PROMPTS[slot]), tokens])
+        record[slot, : len(text)] = text
+    drafter = replay_drafter(record, draft_tokens)
+    return make_programs(drafter, shape=ONE_BUCKET, kind=GreedyPrograms)
