@@ -142,6 +142,9 @@ def speculative_round(spec: Speculation, decoder: Decoder, weights, state, rows:
     """
     drafter, width = spec.drafter, spec.drafter.draft_tokens + 1
     committed, counts = fold_log(state.decoder, state.counts, state.log, rows.slots, carry.fold)
+    # New records depend on few of the old ones: told nothing, the compiler may write them first
+    # and keeps two copies of the whole log for the reads.
+    committed, deltas = jax.lax.optimization_barrier((committed, state.log.deltas))
     drafting = wants_draft(
         drafter, rows.active, rows.limit - carry.produced, carry.position, spec.max_context
     )
@@ -174,7 +177,7 @@ def speculative_round(spec: Speculation, decoder: Decoder, weights, state, rows:
             verify_memories(committed, call, spec.codec),
             drafter.taps,
         )
-        committed, deltas = verified(committed, state.log.deltas, advanced, call)
+        committed, deltas = verified(committed, deltas, advanced, call)
         features = drafter.features(decoder, hidden, tapped)
         logits = decoder.logits(hidden)
     with jax.named_scope("accept"):
@@ -277,6 +280,8 @@ def absorb_prompt(
         count=pending,
     )
     memory, _ = drafter.absorb(decoder, weights, memory, before)
+    # Read before it is written, as in `speculative_round`.
+    memory, log = jax.lax.optimization_barrier((memory, log))
     features = drafter.features(decoder, hidden, tapped)
     chunk = Columns(
         slots=rows.slots,

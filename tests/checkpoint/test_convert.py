@@ -91,7 +91,7 @@ def test_the_demo(tmp_path):
 
 @pytest.mark.parametrize("container", [2, 3])
 @pytest.mark.parametrize("profile", ["nvfp4", "groupwise-int"])
-def test_the_inventory_of_both_profiles(tmp_path, small_groups, profile, container):
+def test_the_inventory_of_both_profiles(tmp_path, profile, container):
     """All components of a tiny model with the published inventory."""
     source = write_synthetic(
         tmp_path / "source.ninfer",

@@ -25,8 +25,9 @@ from ninfer_jax.model.dflash2 import DFlash2
 from ninfer_jax.model.draft_config import DFlash2Config
 from ninfer_jax.model.mtp import MultiTokenPrediction
 from ninfer_jax.model.weights import as_weights, initial_arrays, spec_tree
-from ninfer_jax.quantization.kv import CODECS
+from ninfer_jax.quantization.kv import CODECS, KvCodec
 from ninfer_jax.quantization.weights import DenseWeight
+from ninfer_jax.testing.replay_drafter import replay_drafter
 from tests.model.building import Model, small_model
 
 SHAPE = ProgramShape(
@@ -37,6 +38,11 @@ SHAPE = ProgramShape(
     prefill_buckets=(64,),
     rounds_per_dispatch=8,
 )
+ONE_BUCKET = dataclasses.replace(SHAPE, lane_buckets=(4,))
+WHOLE = (("mtp", 4), ("dflash2", 7))
+"""Drafters of which every program is compiled; of others those that most tests run."""
+PROMPTS = {0: 5, 1: 60, 2: 33, 3: 64}
+"""Slot -> length of its prompt."""
 GREEDY = SamplingParams(temperature=0.0)
 F32 = jnp.dtype(jnp.float32)
 CODEC = CODECS["f32"]
@@ -65,26 +71,30 @@ def draft_config(model: Model) -> DFlash2Config:
     )
 
 
-def random_weights(module: nnx.Module, seed: int) -> tuple[nnx.GraphDef, dict]:
+def random_weights(
+    module: nnx.Module, seed: int, dtype: jnp.dtype = F32
+) -> tuple[nnx.GraphDef, dict]:
     """Graph and weights of a module; everything random, also what starts as an identity."""
     graph, _ = nnx.split(module)
     arrays = initial_arrays(module, seed)
     leaves, treedef = jax.tree.flatten(arrays)
     rng = np.random.RandomState(seed)
     noisy = [leaf + 0.1 * rng.standard_normal(leaf.shape).astype(np.float32) for leaf in leaves]
-    return graph, as_weights(spec_tree(module), jax.tree.unflatten(treedef, noisy), F32)
+    return graph, as_weights(spec_tree(module), jax.tree.unflatten(treedef, noisy), dtype)
 
 
 @functools.cache
-def random_drafter(name: str, draft_tokens: int, seed: int = 0) -> tuple[Drafter, DrafterWeights]:
+def random_drafter(
+    name: str, draft_tokens: int, seed: int = 0, codec: KvCodec = CODEC, dtype: jnp.dtype = F32
+) -> tuple[Drafter, DrafterWeights]:
     """An untrained MTP or DFlash2 drafter."""
     model = small_model()
     if name == "mtp":
-        graph, weights = random_weights(MultiTokenPrediction(model.config), seed)
-        return MtpDrafter(graph, CODEC, draft_tokens), DrafterWeights(weights)
+        graph, weights = random_weights(MultiTokenPrediction(model.config), seed, dtype)
+        return MtpDrafter(graph, codec, draft_tokens), DrafterWeights(weights)
     config = draft_config(model)
-    graph, weights = random_weights(DFlash2(config), seed)
-    return DFlash2Drafter(graph, config, CODEC, draft_tokens), DrafterWeights(weights)
+    graph, weights = random_weights(DFlash2(config), seed, dtype)
+    return DFlash2Drafter(graph, config, codec, draft_tokens), DrafterWeights(weights)
 
 
 def proposal_head(model: Model, ids: np.ndarray) -> ProposalHead:
@@ -94,15 +104,23 @@ def proposal_head(model: Model, ids: np.ndarray) -> ProposalHead:
     return ProposalHead((DenseWeight(weight.matrix[ids]),), jnp.asarray(ids))
 
 
+class GreedyPrograms(DevicePrograms):
+    """Without the programs for sampled rows, which take half of the time to compile."""
+
+    def _jitted(self):
+        return {key: one for key, one in super()._jitted().items() if key[-1] is not False}
+
+
 def make_programs(
     drafter: tuple[Drafter, DrafterWeights] | None,
     model: Model | None = None,
     shape: ProgramShape = SHAPE,
+    kind: type[DevicePrograms] = DevicePrograms,
 ) -> DevicePrograms:
     """Compiled programs in f32."""
     model = model or small_model()
     static, weights = drafter or (None, None)
-    programs = DevicePrograms(
+    programs = kind(
         model.config,
         ProgramModel(model.graph, CODEC, static),
         ProgramWeights(model.weights, weights),
@@ -208,3 +226,52 @@ def run(programs: DevicePrograms, lanes: list[Lane], count: int, rounds: int = 8
 def prompt(seed: int, length: int) -> np.ndarray:
     """Random addressable ids."""
     return np.random.RandomState(seed).randint(0, small_model().config.addressable_ids, length)
+
+
+def lanes(slots=PROMPTS, **options) -> list[Lane]:
+    """Fresh lanes with the prompts of their slots."""
+    return [Lane(slot, prompt(slot, PROMPTS[slot]), **options) for slot in slots]
+
+
+def started(programs: DevicePrograms, group: list[Lane]) -> list[Lane]:
+    """The lanes behind their prompts."""
+    for lane in group:
+        lane.prefill(programs)
+    return group
+
+
+# Programs are compiled once for all tests of a process: that is most of their time.
+
+
+@functools.cache
+def plain() -> DevicePrograms:
+    """Without a drafter."""
+    return make_programs(None, shape=ONE_BUCKET)
+
+
+@functools.cache
+def drafted(name: str, draft_tokens: int) -> DevicePrograms:
+    """With a random drafter."""
+    drafter = random_drafter(name, draft_tokens)
+    if (name, draft_tokens) in WHOLE:
+        return make_programs(drafter)
+    return make_programs(drafter, shape=ONE_BUCKET, kind=GreedyPrograms)
+
+
+@functools.cache
+def reference() -> dict[int, list[int]]:
+    """Greedy tokens of every lane without a drafter."""
+    group = started(plain(), lanes())
+    run(plain(), group, 90)
+    return {lane.slot: lane.tokens[:90] for lane in group}
+
+
+@functools.cache
+def replay(draft_tokens: int) -> DevicePrograms:
+    """With a drafter that knows the greedy text of all lanes."""
+    record = np.zeros((SHAPE.slots, SHAPE.max_context), np.int32)
+    for slot, tokens in reference().items():
+        text = np.concatenate([prompt(slot, PROMPTS[slot]), tokens])
+        record[slot, : len(text)] = text
+    drafter = replay_drafter(record, draft_tokens)
+    return make_programs(drafter, shape=ONE_BUCKET, kind=GreedyPrograms)

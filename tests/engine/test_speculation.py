@@ -2,72 +2,34 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from ninfer_jax.engine.drafters import wants_draft
-from ninfer_jax.engine.programs import DevicePrograms
 from ninfer_jax.engine.request import SamplingParams
 from ninfer_jax.engine.units import Pending
-from ninfer_jax.testing.replay_drafter import replay_drafter
 from tests.engine.drafting import (
-    SHAPE,
+    PROMPTS,
+    WHOLE,
     Lane,
     decode,
-    make_programs,
+    drafted,
+    lanes,
+    plain,
     prompt,
     random_drafter,
+    reference,
+    replay,
     run,
+    started,
 )
 from tests.model.building import ADDRESSABLE
 
-PROMPTS = {0: 5, 1: 60, 2: 33, 3: 64}
-"""Slot -> length of its prompt."""
 COUNT = 40
 DRAFTERS = [("mtp", 1), ("mtp", 4), ("dflash2", 2), ("dflash2", 7)]
 SAMPLED = SamplingParams(temperature=0.9, top_k=8, top_p=0.9, presence_penalty=0.5, seed=11)
-
-
-@functools.cache
-def plain() -> DevicePrograms:
-    return make_programs(None)
-
-
-@functools.cache
-def drafted(name: str, draft_tokens: int) -> DevicePrograms:
-    return make_programs(random_drafter(name, draft_tokens))
-
-
-def lanes(slots=PROMPTS, **options) -> list[Lane]:
-    return [Lane(slot, prompt(slot, PROMPTS[slot]), **options) for slot in slots]
-
-
-def started(programs: DevicePrograms, group: list[Lane]) -> list[Lane]:
-    for lane in group:
-        lane.prefill(programs)
-    return group
-
-
-@functools.cache
-def reference() -> dict[int, list[int]]:
-    """Greedy tokens of every lane without a drafter."""
-    group = started(plain(), lanes())
-    run(plain(), group, 90)
-    return {lane.slot: lane.tokens[:90] for lane in group}
-
-
-@functools.cache
-def replay(draft_tokens: int) -> DevicePrograms:
-    """A drafter that knows the greedy text of all lanes."""
-    record = np.zeros((SHAPE.slots, SHAPE.max_context), np.int32)
-    for slot, tokens in reference().items():
-        text = np.concatenate([prompt(slot, PROMPTS[slot]), tokens])
-        record[slot, : len(text)] = text
-    return make_programs(replay_drafter(record, draft_tokens))
 
 
 @pytest.mark.parametrize(("name", "draft_tokens"), DRAFTERS)
@@ -83,7 +45,7 @@ def test_greedy_text_is_that_of_plain_decoding(name, draft_tokens):
         assert offered and accepted <= 0.1 * offered, "an untrained drafter is not believed"
 
 
-@pytest.mark.parametrize("draft_tokens", [1, 4, 7])
+@pytest.mark.parametrize("draft_tokens", [1, 4, pytest.param(7, marks=pytest.mark.slow)])
 def test_a_drafter_that_knows_the_text_is_accepted_in_every_round(draft_tokens):
     programs = replay(draft_tokens)
     group = started(programs, lanes())
@@ -96,7 +58,7 @@ def test_a_drafter_that_knows_the_text_is_accepted_in_every_round(draft_tokens):
 
 
 @pytest.mark.parametrize("sampling", [SamplingParams(temperature=0.0), SAMPLED], ids=str)
-@pytest.mark.parametrize(("name", "draft_tokens"), [("mtp", 4), ("dflash2", 7)])
+@pytest.mark.parametrize(("name", "draft_tokens"), WHOLE)
 def test_lanes_together_are_lanes_alone(name, draft_tokens, sampling):
     """In mixed states: they are admitted at different times, and cut in different places."""
     programs = drafted(name, draft_tokens)
@@ -169,7 +131,7 @@ def test_a_stop_token_ends_the_dispatch_inside_its_block(column):
     assert lane.tokens[: first + 1] == text[: first + 1]
 
 
-@pytest.mark.parametrize(("name", "draft_tokens"), [("mtp", 4), ("dflash2", 7), ("replay", 4)])
+@pytest.mark.parametrize(("name", "draft_tokens"), [*WHOLE, ("replay", 4)])
 @pytest.mark.parametrize("kept", [0, 1, 3, 5])
 def test_a_second_turn_after_a_cut_is_a_cold_run(name, draft_tokens, kept):
     """Commit exactly N: the host keeps some outputs of the last round, and goes on with other
@@ -194,7 +156,7 @@ def test_a_second_turn_after_a_cut_is_a_cold_run(name, draft_tokens, kept):
     assert [one.accepted for one in warm.rounds] == [one.accepted for one in cold.rounds]
 
 
-@pytest.mark.parametrize(("name", "draft_tokens"), [("mtp", 4), ("dflash2", 7)])
+@pytest.mark.parametrize(("name", "draft_tokens"), WHOLE)
 def test_prompts_in_any_pieces(name, draft_tokens):
     """Chunks hand the drafter's waiting column on."""
     programs = drafted(name, draft_tokens)
@@ -206,7 +168,7 @@ def test_prompts_in_any_pieces(name, draft_tokens):
     assert whole.tokens == pieces.tokens
 
 
-@pytest.mark.parametrize(("name", "draft_tokens"), [("mtp", 4), ("dflash2", 7)])
+@pytest.mark.parametrize(("name", "draft_tokens"), WHOLE)
 def test_poison_in_every_unused_row_changes_nothing(name, draft_tokens):
     programs = drafted(name, draft_tokens)
     clean = started(programs, lanes([1, 2]))
@@ -226,7 +188,7 @@ def test_poison_in_every_unused_row_changes_nothing(name, draft_tokens):
         assert lane.tokens == expected.tokens
 
 
-@pytest.mark.parametrize(("name", "draft_tokens"), [("mtp", 4), ("dflash2", 7)])
+@pytest.mark.parametrize(("name", "draft_tokens"), WHOLE)
 def test_nothing_compiles_whatever_is_mixed(name, draft_tokens):
     programs = drafted(name, draft_tokens)
     group = started(programs, lanes([0, 1])) + started(programs, lanes([2], sampling=SAMPLED))

@@ -19,6 +19,7 @@ from ninfer_jax.engine.request import (
     Request,
     SamplingParams,
 )
+from ninfer_jax.engine.units import Drafting
 from ninfer_jax.errors import NumericalError, QueueTimeoutError, RequestError, UnavailableError
 from ninfer_jax.testing.fake_programs import FakePrograms
 from ninfer_jax.text.verdict import TokenVerdict
@@ -290,15 +291,19 @@ def test_a_sink_that_raises_hurts_nobody_else(make_engine):
     assert engine.healthy
 
 
+@pytest.mark.parametrize("drafting", [Drafting(), Drafting("fake", 4, lag=1)], ids=str)
 @pytest.mark.parametrize("seed", range(3))
-def test_random_traffic_ends_exactly_once_and_leaks_nothing(make_engine, seed):
-    """Requests of all sizes, stop tokens, cancellations at any time."""
+def test_random_traffic_ends_exactly_once_and_leaks_nothing(make_engine, seed, drafting):
+    """Requests of all sizes, stop tokens, cancellations at any time, blocks of any length."""
     rng = random.Random(seed)
 
     def script(prompt, index):
         return STOP if (prompt * 31 + index * 17) % 23 == 0 else 100 + index
 
-    engine, _ = make_engine(script)
+    def accepts(prompt, index):
+        return (prompt * 7 + index * 5) % 5
+
+    engine, _ = make_engine(script, drafting=drafting, accepts=accepts)
     listeners = []
     for _ in range(300):
         wanted = request(prompt=rng.randrange(1, 400), limit=rng.randrange(0, 120))
@@ -313,3 +318,7 @@ def test_random_traffic_ends_exactly_once_and_leaks_nothing(make_engine, seed):
         assert last.usage.completion_tokens == len(listener.tokens) <= wanted.max_tokens
         if last.reason is FinishReason.STOP_TOKEN:
             assert listener.tokens[-1] == STOP and STOP not in listener.tokens[:-1]
+        prompt = len(wanted.prompt_ids)
+        assert listener.tokens == [script(prompt, i) for i in range(len(listener.tokens))]
+        assert last.speculation.drafted_tokens == 4 * last.speculation.rounds
+    assert (engine.counters().speculation.accepted_tokens > 0) == (drafting.draft_tokens > 0)

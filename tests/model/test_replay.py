@@ -109,7 +109,15 @@ def of_slot(state: DecoderState, slot: int):
 
 
 @pytest.mark.parametrize(
-    ("width", "dtype"), [(1, F32), (2, F32), (WIDTH, F32), (8, F32), (16, F32), (WIDTH, BF16)]
+    ("width", "dtype"),
+    [
+        (1, F32),
+        (WIDTH, F32),
+        (16, F32),
+        (WIDTH, BF16),
+        pytest.param(2, F32, marks=pytest.mark.slow),
+        pytest.param(8, F32, marks=pytest.mark.slow),
+    ],
 )
 def test_verify_then_fold_is_single_steps_for_every_count(width, dtype):
     """Also of 16-bit activations: what is recorded is what verify went on with."""

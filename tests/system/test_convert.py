@@ -94,6 +94,8 @@ def test_an_interrupt_leaves_no_result_and_the_command_goes_on(tmp_path):
     source = write_every_format(tmp_path / "every.ninfer")[0]
     child = f"""
 import os, signal, sys
+# A parent in the background may have it ignored, and children take that over.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, "tools")
 import convert_artifact
 from ninfer_jax.checkpoint import convert, orbax

@@ -24,7 +24,7 @@ from ninfer_jax.config.checks import find_artifact
 from ninfer_jax.config.resolve import resolve
 from ninfer_jax.demo.generator import SCORED, generate
 from ninfer_jax.demo.samples import messages_of
-from ninfer_jax.engine.build import build_engine
+from ninfer_jax.engine import build
 from ninfer_jax.engine.request import Delta, Failed, Finished, Request, SamplingParams
 from ninfer_jax.model.compilation import compiler_options
 from ninfer_jax.model.config import text_config
@@ -33,6 +33,7 @@ from ninfer_jax.model.state import Rows, StateShape, memories, state_spec, zero_
 from ninfer_jax.quantization.kv import CODECS
 from ninfer_jax.text.output import OutputDecoder
 from ninfer_jax.text.prompt import PromptOptions, build_prompt
+from tests.engine.drafting import GreedyPrograms
 
 WORKLOADS = ("reasoning", "structured", "chinese", "tools", "story")
 EACH = 8
@@ -50,7 +51,10 @@ IN_CI = [("mtp", 3, ""), ("dflash2", 7, "--lm-head-draft")]
 def engine_with(*flags: str):
     config = resolve(ServeConfig, [*SETTINGS, *flags], program="test").config
     config = config.__class__(**(vars(config) | {"model": str(find_artifact("demo"))}))
-    return build_engine(config, log=lambda line: None)
+    with pytest.MonkeyPatch.context() as patch:
+        # All requests are greedy, and the other half of the programs takes as long to compile.
+        patch.setattr(build, "DevicePrograms", GreedyPrograms)
+        return build.build_engine(config, log=lambda line: None)
 
 
 @functools.cache

@@ -95,7 +95,8 @@ def test_foreign_files_are_refused(tmp_path, content, words):
 
 def test_the_positional_form_serves_and_sigterm_ends_it():
     artifact = next((ROOT / "ninfer_jax" / "demo").glob("*.ninfer"))
-    server = start_server(str(artifact), "--max-context", "1024")
+    few = ("--max-concurrency", "2", "--prefill-chunk", "128")
+    server = start_server(str(artifact), "--max-context", "1024", *few)
     with server.client() as client:
         assert client.get("/v1/models").json()["data"][0]["max_model_len"] == 1024
     assert server.stop() == 0
