@@ -32,6 +32,7 @@ from ninfer_jax.model.replay import (
     verified,
     verify_memories,
 )
+from ninfer_jax.model.slot_rows import kept_spec, put_rows, take_rows
 from ninfer_jax.model.state import DecoderState, Rows
 from ninfer_jax.quantization.kv import KvCodec
 
@@ -60,19 +61,14 @@ def log_spec(config: TextConfig, drafter: Drafter, slots: int, dtype: jnp.dtype)
     return RoundLog(
         deltas=records_spec(config, slots, width, dtype),
         tokens=jax.ShapeDtypeStruct((slots, width), jnp.int32),
-        features=jax.ShapeDtypeStruct((slots, width, drafter.feature_width(config)), dtype),
+        features=kept_spec((slots, width, drafter.feature_width(config)), dtype),
     )
-
-
-def slot_rows(array: Array, slots: Int[Array, "B"]) -> Array:
-    """The rows of some slots; zeros for a slot out of range."""
-    return array.at[slots].get(mode="fill", fill_value=0)
 
 
 def fold_log(decoder: DecoderState, counts, log: RoundLog, slots, count):
     """Commits the first `count[b]` columns of each slot's log to state and penalty counts."""
     with jax.named_scope("fold"):
-        tokens = slot_rows(log.tokens, slots)
+        tokens = take_rows(log.tokens, slots)
         live = jnp.arange(tokens.shape[1]) < count[:, None]
         column = jnp.where(live, tokens, counts.shape[1])
         counts = counts.at[slots[:, None], column].add(1, mode="drop")
@@ -152,8 +148,8 @@ def speculative_round(spec: Speculation, decoder: Decoder, weights, state, rows:
         pending = Columns(
             slots=rows.slots,
             block_table=rows.block_table,
-            features=slot_rows(state.log.features, rows.slots),
-            tokens=slot_rows(state.log.tokens, rows.slots),
+            features=take_rows(state.log.features, rows.slots),
+            tokens=take_rows(state.log.tokens, rows.slots),
             start=carry.position - carry.absorb,
             count=carry.absorb,
         )
@@ -183,7 +179,7 @@ def speculative_round(spec: Speculation, decoder: Decoder, weights, state, rows:
     with jax.named_scope("accept"):
         accepted = accept(
             logits,
-            slot_rows(counts, rows.slots),
+            take_rows(counts, rows.slots),
             proposal,
             drafted,
             rows.sampling,
@@ -193,9 +189,7 @@ def speculative_round(spec: Speculation, decoder: Decoder, weights, state, rows:
     log = RoundLog(
         deltas=deltas,
         tokens=state.log.tokens.at[rows.slots].set(jnp.maximum(accepted.tokens, 0), mode="drop"),
-        features=state.log.features.at[rows.slots].set(
-            features.astype(state.log.features.dtype), mode="drop"
-        ),
+        features=put_rows(state.log.features, features, rows.slots),
     )
     outputs = accepted.accepted + 1
     live = jnp.arange(width) < outputs[:, None]
@@ -269,12 +263,12 @@ def absorb_prompt(
     chunk's first token whatever was generated then; after them the chunk's own, but the last
     `lag`, which wait in the log.
     """
-    tokens = slot_rows(log.tokens, rows.slots)
+    tokens = take_rows(log.tokens, rows.slots)
     last = jnp.arange(tokens.shape[1]) == pending[:, None] - 1
     before = Columns(
         slots=rows.slots,
         block_table=rows.block_table,
-        features=slot_rows(log.features, rows.slots),
+        features=take_rows(log.features, rows.slots),
         tokens=jnp.where(last, ids[:, :1], tokens),
         start=rows.start - pending,
         count=pending,
@@ -295,6 +289,5 @@ def absorb_prompt(
     if drafter.lag:
         at = jnp.maximum(rows.length - 1, 0)[:, None, None]
         waiting = jnp.take_along_axis(features, at, axis=1)[:, 0]
-        kept = log.features.at[rows.slots, 0].set(waiting.astype(log.features.dtype), mode="drop")
-        log = log.replace(features=kept)
+        log = log.replace(features=put_rows(log.features, waiting, rows.slots, 0))
     return memory, log

@@ -30,6 +30,7 @@ from ninfer_jax.model.delta_rule import (
     rule_key,
     rule_value,
 )
+from ninfer_jax.model.slot_rows import kept_spec, put_rows, take_rows
 from ninfer_jax.model.state import (
     DecoderState,
     DeltaState,
@@ -65,7 +66,7 @@ def records_spec(
     """The records of all Gated DeltaNet layers as `jax.ShapeDtypeStruct`s."""
 
     def array(*dims: int, dtype=dtype) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((slots, width, *dims), dtype)
+        return kept_spec((slots, width, *dims), dtype)
 
     heads = config.linear_num_value_heads
     layer = DeltaRecords(
@@ -130,7 +131,7 @@ def verified(
         layers.append(layer)
         logs.append(
             jax.tree.map(
-                lambda kept, new: kept.at[rows.slots].set(new.astype(kept.dtype), mode="drop"),
+                lambda kept, new: put_rows(kept, new, rows.slots),
                 next(logged),
                 memory.records,
             )
@@ -159,16 +160,14 @@ def fold(
 def _fold_layer(
     layer: DeltaState, records: DeltaRecords, slots: jax.Array, count: jax.Array
 ) -> DeltaState:
-    def rows(array: jax.Array) -> jax.Array:
-        return array.at[slots].get(mode="fill", fill_value=0)
-
-    kept, columns = rows(layer.convolution), rows(records.columns)
+    kept, columns = take_rows(layer.convolution, slots), take_rows(records.columns, slots)
     # The last taps - 1 of old state + folded columns; with 3 kept and count 1: window 1, 2, 3.
     window = jnp.concatenate([kept, columns], axis=1)
     last = count[:, None] + jnp.arange(kept.shape[1])
     tail = jnp.take_along_axis(window, last[..., None], axis=1)
-    recorded = tuple(map(rows, (records.key, records.value, records.g, records.beta)))
-    recurrent = fold_columns(rows(layer.recurrent), *recorded, count)
+    recorded = (records.key, records.value, records.g, records.beta)
+    recorded = tuple(take_rows(array, slots) for array in recorded)
+    recurrent = fold_columns(take_rows(layer.recurrent, slots), *recorded, count)
     return DeltaState(
         layer.recurrent.at[slots].set(recurrent, mode="drop"),
         layer.convolution.at[slots].set(tail, mode="drop"),
