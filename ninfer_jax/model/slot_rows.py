@@ -26,7 +26,7 @@ def take_rows(kept: Array, slots: Int[Array, "B"]) -> Array:
 
 
 def put_rows(kept: Array, rows: Array, *place: Array | int) -> Array:
-    """`kept` with `rows` at `place`: slots, of which those out of range are dropped, then indices."""
+    """`kept` with `rows` at `place`: slots (those out of range are dropped), then indices."""
     if kept.dtype == _BITS:
         rows = jax.lax.bitcast_convert_type(rows.astype(_FLOAT), _BITS)
     return kept.at[place].set(rows.astype(kept.dtype), mode="drop")
