@@ -12,6 +12,7 @@ import math
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
+from logging import LogRecord
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,12 @@ Arrays = Mapping[str, np.ndarray]
 """Arrays by path; a path is a string and never taken apart."""
 
 
+def _not_of_orbax(record: LogRecord) -> bool:
+    """Lets log records pass but Orbax's: its threads log tracebacks of faults that reach us as
+    exceptions anyway."""
+    return "orbax" not in Path(record.pathname).parts
+
+
 @contextmanager
 def _context(largest: int = 0):
     """Orbax with our options; `largest` is the size of the largest array to be read.
@@ -49,19 +56,15 @@ def _context(largest: int = 0):
         ocdbt_target_data_file_size=FILE_BYTES,
         storage_options=ocp.options.ArrayOptions.Saving.StorageOptions(chunk_byte_size=FILE_BYTES),
     )
-    verbosity = logging.get_verbosity()
-    # Its threads log tracebacks of faults that reach us as exceptions anyway.
-    logging.set_verbosity(logging.FATAL)
-    try:
-        with ocp.Context(
-            array_options=ocp.options.ArrayOptions(saving=saving),
-            memory_options=ocp.options.MemoryOptions(
-                read_concurrent_bytes=max(READ_BYTES, largest + 1)
-            ),
-        ):
-            yield ocp
-    finally:
-        logging.set_verbosity(verbosity)
+    # For good: a thread of a save that failed may log after the save has returned.
+    logging.get_absl_logger().addFilter(_not_of_orbax)
+    with ocp.Context(
+        array_options=ocp.options.ArrayOptions(saving=saving),
+        memory_options=ocp.options.MemoryOptions(
+            read_concurrent_bytes=max(READ_BYTES, largest + 1)
+        ),
+    ):
+        yield ocp
 
 
 def save_group(path: Path, arrays: Arrays, metadata: Mapping[str, Any] | None = None) -> None:
